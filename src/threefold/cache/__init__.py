@@ -1,0 +1,1 @@
+"""Block ids and their hashes; knows nothing about tensors."""

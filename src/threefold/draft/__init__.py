@@ -1,0 +1,1 @@
+"""Everything speculative but the arithmetic of verification."""

@@ -1,0 +1,37 @@
+"""What every drafter answers: four verbs. A new drafter is one file beside this one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+
+class Draft(NamedTuple):
+    """Proposed, unverified tokens of one request."""
+
+    token_ids: list[int]
+    survival: tuple[float, ...]
+    """The drafter's estimate that token i *and all before it* are accepted; as long as token_ids, not increasing."""
+
+
+class Drafter(Protocol):
+    """Proposes tokens; the model verifies them, so a wrong one costs time and never text.
+
+    A drafter's fault is contained by its caller: an exception, a token outside the vocabulary or too many tokens end in
+    no draft for that row.
+    """
+
+    name: str
+    """For metrics and for the controller, which keeps its statistics by drafter."""
+
+    def start(self, request_id: int, token_ids: Sequence[int], salt: str) -> None:
+        """A request begins (or begins again after preemption) with these tokens; salts never share memory."""
+
+    def observe(self, request_id: int, token_ids: Sequence[int]) -> None:
+        """These tokens were committed after those already known."""
+
+    def propose(self, wanted: Mapping[int, int]) -> dict[int, Draft]:
+        """Propose up to wanted[request_id] tokens each; a request without a good guess is left out."""
+
+    def stop(self, request_id: int) -> None:
+        """The request left (ended, aborted or preempted); forget what is its own."""

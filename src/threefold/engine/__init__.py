@@ -1,0 +1,1 @@
+"""Runs the loop; token ids only, except at its text edge."""

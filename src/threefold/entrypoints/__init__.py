@@ -1,0 +1,1 @@
+"""Module paths that users of other engines type."""

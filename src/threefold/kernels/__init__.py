@@ -1,0 +1,1 @@
+"""One op, one file: contract, torch reference, choice of body."""

@@ -1,0 +1,1 @@
+"""The parts of a decoder, tensor parallel from the start."""

@@ -1,0 +1,55 @@
+"""What the engine counts, as plain objects; the server turns them into Prometheus series."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class EngineStats:
+    """A snapshot of the engine's counters since its start, and of its gauges now."""
+
+    num_running: int = 0
+    """Requests running (gauge)."""
+    num_waiting: int = 0
+    """Requests waiting (gauge)."""
+    num_blocks: int = 0
+    """KV blocks in all (gauge)."""
+    num_held_blocks: int = 0
+    """KV blocks held by running requests (gauge)."""
+    num_cached_blocks: int = 0
+    """KV blocks that are free but findable by hash (gauge)."""
+    num_steps: int = 0
+    """Steps run."""
+    step_s: float = 0.0
+    """Seconds spent in steps."""
+    schedule_s: float = 0.0
+    """Of them, planning and committing."""
+    prompt_tokens_computed: int = 0
+    """Prompt tokens whose KV was computed, recomputation after preemption included."""
+    generated_tokens: int = 0
+    """Committed output tokens."""
+    prefix_queries: int = 0
+    """Prompt tokens looked up in the prefix cache."""
+    prefix_hits: int = 0
+    """Of them, found."""
+    num_preemptions: int = 0
+    """Requests sent back to the queue for want of blocks."""
+    recomputed_tokens: int = 0
+    """Tokens whose KV was lost to preemption."""
+    num_request_errors: int = 0
+    """Requests ended by a fault of their own."""
+    num_drafts: int = 0
+    """Rows and steps with at least one draft verified."""
+    num_draft_tokens: int = 0
+    """Drafts verified."""
+    num_accepted_tokens: int = 0
+    """Drafts accepted."""
+    accepted_per_position: list[int] = field(default_factory=list)
+    """Accepted drafts at the 1st, 2nd, … position."""
+    num_draft_faults: int = 0
+    """Drafters that raised or proposed nonsense."""
+    speculation_gain_ratio: float = 1.0
+    """Estimated tokens per second with drafts over without, lately (gauge)."""
+    iteration_tokens: dict[int, int] = field(default_factory=dict)
+    """Steps by number of tokens, bucketed to the next power of two."""

@@ -1,0 +1,1 @@
+"""Which layers, in which order, and the weights that fill them."""

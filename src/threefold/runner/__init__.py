@@ -1,0 +1,1 @@
+"""One rank: tensors start here."""

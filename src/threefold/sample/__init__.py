@@ -1,0 +1,1 @@
+"""Logits to tokens, and drafts to accepted tokens."""

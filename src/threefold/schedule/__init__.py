@@ -1,0 +1,1 @@
+"""Decides who runs in a step; knows nothing about tensors."""

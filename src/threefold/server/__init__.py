@@ -1,0 +1,1 @@
+"""HTTP only: knows JSON and status codes, not tokens."""

@@ -1,0 +1,144 @@
+"""The seam: all that crosses between control and tensors.
+
+Control hands out a `StepPlan`, tensors hand back a `StepResult`; nothing else crosses. Plans carry lengths, block ids
+and request ids, never tensors; drafts live on the worker's side, so a plan only says how many of them may be fed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from threefold.request import FinishReason, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class NewRow:
+    """A request the worker has not seen, or must see again after preemption."""
+
+    request_id: int
+    token_ids: tuple[int, ...]
+    """Prompt and, after preemption, the output so far."""
+    num_prompt_tokens: int
+    params: SamplingParams
+    end_token_ids: frozenset[int]
+    """What min_tokens keeps away until it is reached."""
+    seed: int
+    """Never None here: drawn at arrival when the user gave none."""
+    cache_salt: str = ""
+
+
+class RowPlan(NamedTuple):
+    """What one request does in this step.
+
+        tokens  [ computed before ...... | num_new ....................... ]
+                0              num_computed   [ known tokens | max_draft ]
+
+    A NamedTuple, not a dataclass: one is made a row and step, and it is made three times faster.
+    """
+
+    request_id: int
+    num_computed: int
+    """Tokens whose KV is valid before this step."""
+    num_new: int
+    """Tokens fed this step, unverified drafts included."""
+    max_draft: int
+    """Of num_new, drafts."""
+    new_blocks: tuple[int, ...]
+    """Appended to the row's block table."""
+    wants_token: bool
+    """False while a prompt is still being fed."""
+    next_draft: int
+    """Longest draft worth proposing after this step."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Who runs in a step. Rows stand in the order in which they were admitted."""
+
+    rows: list[RowPlan]
+    new_rows: list[NewRow] = field(default_factory=list)
+    """Rows to set up first; each also appears in `rows`."""
+    dropped: list[int] = field(default_factory=list)
+    """Request ids whose rows the worker forgets before anything else (ended, aborted, preempted)."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens fed in this step, drafts included."""
+        return sum(row.num_new for row in self.rows)
+
+
+class TokenLogprobs(NamedTuple):
+    """One token's log-probability and those of the most likely ones at its position."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    """1 = the most likely token."""
+    top: tuple[tuple[int, float], ...]
+    """(token id, log-probability), most likely first."""
+
+
+class RowResult(NamedTuple):
+    """What one row of a plan came to, in the order of the plan's rows."""
+
+    token_ids: list[int]
+    """New committed tokens: accepted drafts and one more; empty while a prompt is being fed."""
+    num_drafted: int = 0
+    """Drafts that were fed and verified."""
+    survival: tuple[float, ...] = ()
+    """For the drafts proposed for the next step: the drafter's estimate that the 1st, 2nd, … is accepted (each the
+    probability that it and all before it are); its length is the number of drafts at hand."""
+    drafter: str = ""
+    """Which drafter proposed the drafts behind `survival`."""
+    logprobs: list[TokenLogprobs] | None = None
+    """One entry a token in `token_ids`, when the request asked."""
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    """For the prompt tokens fed in this step except the prompt's first one, when the request asked."""
+    error: str | None = None
+    """Set when this row alone failed; its request ends with FinishReason.ERROR."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a plan came to."""
+
+    rows: list[RowResult]
+    forward_ms: float = 0.0
+    """Time of the forward pass, sampling and verification."""
+    draft_ms: float = 0.0
+    """Time spent proposing the next drafts."""
+    num_draft_faults: int = 0
+    """Drafters that raised or proposed nonsense; their rows went on without drafts."""
+
+
+class Executor(Protocol):
+    """Runs plans. The control half knows the tensor half by this alone."""
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Run one step. One row's fault is reported in its RowResult; an exception means the engine is dead."""
+
+    def close(self) -> None:
+        """Free what the executor holds; it is not used again."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDelta:
+    """What a step added to one request; the engine's only output."""
+
+    request_id: int
+    token_ids: list[int]
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    """The token that ended it, when a stop or end-of-sequence token did."""
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    error: str | None = None
+    num_cached_tokens: int = 0
+    """Prompt tokens that came from the prefix cache."""
+    num_drafted: int = 0
+    """Drafts verified for these tokens."""
+    num_accepted: int = 0
+    """Of them, accepted."""
+    queue_s: float | None = None
+    """Time from arrival to first being scheduled; set on the request's first delta."""
