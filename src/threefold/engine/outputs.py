@@ -1,8 +1,9 @@
-"""What the text edge hands to its user: pieces of answers, ready to be shown."""
+"""What the engine hands to its users: pieces of answers, ready to be shown, and what the engine is."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from threefold.request import FinishReason
 from threefold.step import TokenLogprobs
@@ -32,3 +33,37 @@ class OutputDelta:
     """Drafts verified for these tokens."""
     num_accepted: int = 0
     """Of them, accepted."""
+    queue_s: float | None = None
+    """Time from arrival to first being scheduled; on the answer's first piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine that stands is and can: set once at start, plain data."""
+
+    model: str
+    """The model as it was named."""
+    max_model_len: int
+    """Most tokens a request may have, prompt and answer."""
+    vocab_size: int
+    """Token ids are below this."""
+    served_model_names: tuple[str, ...] = ()
+    """Names the API answers to, the first one shown."""
+    eos_token_ids: tuple[int, ...] = ()
+    """Tokens that end an answer unless the request ignores them."""
+    num_blocks: int = 0
+    """KV blocks."""
+    block_size: int = 16
+    """Tokens a block."""
+    max_num_seqs: int = 256
+    """Most requests that run at once."""
+    max_num_queued_reqs: int = 1024
+    """Most requests that may wait besides."""
+    seed: int = 0
+    """Seed of the source from which requests without one draw theirs."""
+    default_sampling: dict[str, float] = field(default_factory=dict)
+    """Sampling defaults of the model (temperature, top_p, …), for requests that say nothing."""
+    notes: tuple[str, ...] = ()
+    """Start-up lines: what was chosen and why."""
+    tokenizer: dict[str, Any] = field(default_factory=dict)
+    """What the tokenizer is built from in another process: plain data."""
