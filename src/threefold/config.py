@@ -168,6 +168,8 @@ class ServerConfig:
     """One structured log line a request (never its text)."""
     log_format: str = "text"
     """text or json."""
+    log_level: str = "info"
+    """Least level of log lines: debug, info, warning or error."""
     log_stats_interval_s: float = 10.0
     """Seconds between throughput lines; 0 = none."""
     enable_prompt_tokens_details: bool = True

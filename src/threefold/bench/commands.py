@@ -1,0 +1,150 @@
+"""`threefold bench serve|offline|control|http`: from words to a table, a JSON file and an exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from threefold.bench import options
+from threefold.bench.machine import provenance
+from threefold.bench.report import print_table, table_lines, write_json
+from threefold.bench.workload import Workload, load_workload
+from threefold.errors import ConfigError
+from threefold.flags.configs import engine_config, fill, parse_command
+from threefold.flags.flag import Parsed
+from threefold.flags.table import GROUPS
+from threefold.flags.usage import Group, usage
+
+USAGE = """\
+usage: threefold bench COMMAND [flags]
+
+  serve     load on a running OpenAI-compatible server, over HTTP
+  offline   the same load on an engine in this process, without HTTP
+  control   the scheduler alone: microseconds a row and step, no model
+  http      the HTTP server alone: tokens a second with a fake engine behind it
+
+threefold bench COMMAND --help lists its flags."""
+
+
+class Finding(NamedTuple):
+    """What a command measured."""
+
+    result: dict[str, Any]
+    """For the JSON file."""
+    lines: list[str]
+    """For the terminal."""
+    json: str | None
+    """The file asked for."""
+    is_good: bool
+    """False when nothing was completed: the exit code says so."""
+
+
+class Command(NamedTuple):
+    """One bench command."""
+
+    groups: tuple[Group, ...]
+    run: Callable[[Parsed], Finding]
+    takes_engine: bool = False
+    """True when it takes MODEL and the engine's flags."""
+
+
+def run_bench(words: Sequence[str]) -> int:
+    """Run one of the bench commands; `words` are those after `threefold bench`.
+
+    Returns:
+        0, or 1 when nothing was completed.
+
+    Raises:
+        ConfigError: what was typed cannot hold.
+    """
+    if not words or words[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    command = COMMANDS.get(words[0])
+    if command is None:
+        raise ConfigError(f"unknown bench command '{words[0]}'; known: {', '.join(COMMANDS)}")
+    flags = [flag for _, group in command.groups for flag in group]
+    parsed = parse_command(words[1:], flags, refuses_vllm=command.takes_engine)
+    if parsed.help_word is not None:
+        print(usage(f"threefold bench {words[0]}", "[MODEL] [flags]" if command.takes_engine else "[flags]",
+                    command.groups, parsed.help_word))  # fmt: skip
+        return 0
+    if len(parsed.positionals) > command.takes_engine:
+        raise ConfigError(f"bench {words[0]} has no use for '{parsed.positionals[-1]}'; --help lists the flags")
+    where = provenance(without_secrets(["bench", *words]))  # before the load: the commit that is measured
+    finding = command.run(parsed)
+    print_table(finding.lines)
+    if finding.json is not None:
+        write_json(Path(finding.json), {**where, **finding.result})
+    return 0 if finding.is_good else 1
+
+
+def without_secrets(words: Sequence[str]) -> list[str]:
+    """The command as it may be written down: what follows --api-key and --header is masked."""
+    shown: list[str] = []
+    is_secret = False
+    for word in words:
+        name, has_value, _ = word.partition("=")
+        if word.startswith("--"):
+            is_secret = name.replace("_", "-") in ("--api-key", "--header")
+            shown.append(f"{name}=***" if is_secret and has_value else word)
+        else:
+            shown.append("***" if is_secret else word)
+    return shown
+
+
+def _serve(parsed: Parsed) -> Finding:
+    load = fill("load", options.LoadOptions(), parsed.assignments)
+    target = fill("target", options.TargetOptions(), parsed.assignments)
+    workload = _workload(load)
+    from threefold.bench.serve import bench_server
+
+    return _served(bench_server(workload, load, target), load)
+
+
+def _offline(parsed: Parsed) -> Finding:
+    load = fill("load", options.LoadOptions(), parsed.assignments)
+    config = engine_config(parsed, parsed.positionals[0] if parsed.positionals else None)
+    workload = _workload(load)
+    from threefold.bench.offline import bench_offline
+
+    return _served(bench_offline(workload, load, config), load)
+
+
+def _control(parsed: Parsed) -> Finding:
+    asked = fill("control", options.ControlOptions(), parsed.assignments)
+    from threefold.bench.control import bench_control, control_lines
+
+    result = bench_control(asked)
+    return Finding(result, control_lines(result), asked.json, is_good=True)
+
+
+def _http(parsed: Parsed) -> Finding:
+    asked = fill("http", options.HttpOptions(), parsed.assignments)
+    from threefold.bench.http import bench_http
+
+    result = bench_http(asked)
+    return Finding(result, table_lines(result, "HTTP Benchmark Result"), asked.json, is_good=result["completed"] > 0)
+
+
+def _served(result: dict[str, Any], load: options.LoadOptions) -> Finding:
+    return Finding(result, table_lines(result), load.json, is_good=result["completed"] > 0)
+
+
+def _workload(load: options.LoadOptions) -> Workload:
+    if load.dataset is None:
+        raise ConfigError('--dataset FILE is needed: JSON lines such as {"prompt": "…"}, or Spec-Bench\'s')
+    return load_workload(Path(load.dataset), group=load.group, num_prompts=load.num_prompts, seed=load.shuffle_seed)
+
+
+_ENGINE_GROUPS = tuple(group for group in GROUPS if group[0] not in ("Server", "File"))
+
+COMMANDS = {
+    "serve": Command((("Load", (*options.LOAD_FLAGS, options.SEED_FLAG)), ("Server", options.TARGET_FLAGS)), _serve),
+    "offline": Command(
+        (("Load", (*options.LOAD_FLAGS, options.SHUFFLE_SEED_FLAG)), *_ENGINE_GROUPS), _offline, takes_engine=True
+    ),
+    "control": Command((("Control", options.CONTROL_FLAGS),), _control),
+    "http": Command((("HTTP", options.HTTP_FLAGS),), _http),
+}

@@ -1,0 +1,171 @@
+"""The same load on an engine in this process: no HTTP, no second process, the text edge included. Same result keys."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import replace
+from typing import Any
+
+from threefold.bench.measure import goodput, measure, parse_goodput
+from threefold.bench.options import LoadOptions
+from threefold.bench.outcome import Outcome
+from threefold.bench.scrape import Counters, difference
+from threefold.bench.serve import describe_load
+from threefold.bench.workload import Prompt, Workload
+from threefold.config import EngineConfig
+from threefold.engine.answer import Answer
+from threefold.engine.build import build_engine, make_tokenizer
+from threefold.engine.core import EngineCore
+from threefold.engine.outputs import EngineInfo
+from threefold.errors import CallerError
+from threefold.metrics import EngineStats
+from threefold.request import Request, SamplingParams
+from threefold.step import TokenDelta
+from threefold.text.prepare import ModelLimits, prepare, seed_source
+from threefold.text.template_worker import Template
+
+_MAX_TEMPLATE_BYTES = 4 * 1024 * 1024
+
+
+def bench_offline(workload: Workload, load: LoadOptions, config: EngineConfig) -> dict[str, Any]:
+    """Build the engine, answer the workload, return the figures; Ctrl-C ends the load and keeps what was measured.
+
+    Raises:
+        OperatorError: the engine cannot be built, or a limit is malformed.
+    """
+    limits = parse_goodput(load.goodput)
+    core, info = build_engine(config)
+    try:
+        return _bench(core, info, workload, load, limits)
+    finally:
+        core.close()
+
+
+def _bench(
+    core: EngineCore, info: EngineInfo, workload: Workload, load: LoadOptions, limits: dict[str, float]
+) -> dict[str, Any]:
+    concurrency = load.concurrency or len(workload.prompts)
+    if load.num_warmups:
+        warmups = tuple(Prompt(f"Warm-up number {index}: say something.") for index in range(load.num_warmups))
+        OfflineLoad(core, info, load).run(replace(workload, prompts=warmups), concurrency)
+    before = counters_of(core.stats())
+    run = OfflineLoad(core, info, load)
+    run.run(workload, concurrency)
+    return {
+        "endpoint_type": "offline",
+        "backend": "threefold",
+        "model_id": info.model,
+        "notes": list(info.notes),
+        **describe_load(workload, load, concurrency),
+        **measure(run.outcomes, run.duration_s, concurrency),
+        **(goodput(run.outcomes, run.duration_s, limits) if limits else {}),
+        "num_interrupted": len(run.running),
+        **difference(before, counters_of(core.stats())),
+    }
+
+
+def counters_of(stats: EngineStats) -> Counters:
+    """The engine's counters under the names that a server exposes them by."""
+    return {
+        "vllm:num_preemptions": stats.num_preemptions,
+        "vllm:prefix_cache_queries": stats.prefix_queries,
+        "vllm:prefix_cache_hits": stats.prefix_hits,
+        "vllm:spec_decode_num_drafts": stats.num_drafts,
+        "vllm:spec_decode_num_draft_tokens": stats.num_draft_tokens,
+        "vllm:spec_decode_num_accepted_tokens": stats.num_accepted_tokens,
+        **{
+            f"vllm:spec_decode_num_accepted_tokens_per_pos@{position}": count
+            for position, count in enumerate(stats.accepted_per_position)
+        },
+    }
+
+
+class OfflineLoad:
+    """Prompts answered by an engine in this thread.
+
+    Attributes:
+        outcomes: finished requests.
+        running: those in flight; not empty at the end only after Ctrl-C.
+        duration_s: from the first request to the end of the last.
+    """
+
+    def __init__(self, core: EngineCore, info: EngineInfo, load: LoadOptions) -> None:
+        self.outcomes: list[Outcome] = []
+        self.running: dict[int, tuple[Outcome, Answer]] = {}
+        self.duration_s = 0.0
+        self._core = core
+        self._load = load
+        self._limits = ModelLimits(info.max_model_len, info.vocab_size, frozenset(info.eos_token_ids))
+        self._tokenizer = make_tokenizer(info)
+        source = self._tokenizer.chat_template
+        self._template = Template(source, self._tokenizer.special_tokens) if source is not None else None
+        # Request ids are unique for the engine's life: warm-ups and the measured load must not share any.
+        self._next_id = time.monotonic_ns()
+
+    def run(self, workload: Workload, concurrency: int) -> None:
+        """Answer every prompt, at most `concurrency` at once."""
+        waiting = deque(enumerate(self._encode(prompt) for prompt in workload.prompts))
+        began = time.perf_counter()
+        try:
+            while waiting or self.running:
+                while waiting and len(self.running) < concurrency:
+                    index, token_ids = waiting.popleft()
+                    self._send(workload.prompts[index], token_ids, seed=self._load.shuffle_seed + index)
+                deltas = self._core.step()
+                now = time.perf_counter()
+                for delta in deltas:
+                    self._take(delta, now)
+        except KeyboardInterrupt:
+            self._core.abort(list(self.running))
+        self.duration_s = time.perf_counter() - began
+
+    def _encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt, in the model's chat form when it has one."""
+        if self._template is None:
+            return self._tokenizer.encode(prompt.text)
+        chat = {"messages": [{"role": "user", "content": prompt.text}], "add_generation_prompt": True}
+        return self._tokenizer.encode(self._template.render(chat, {}, _MAX_TEMPLATE_BYTES), add_special_tokens=False)
+
+    def _send(self, prompt: Prompt, token_ids: list[int], seed: int) -> None:
+        params = SamplingParams(
+            max_tokens=prompt.max_tokens or self._load.max_tokens,
+            temperature=self._load.temperature,
+            ignore_eos=self._load.ignore_eos,
+            seed=seed,
+        )
+        outcome = Outcome(time.perf_counter(), prompt_tokens=len(token_ids), is_counted=True, category=prompt.category)
+        self._next_id += 1
+        try:
+            self._core.add_request(self._request(self._next_id, token_ids, params))
+        except CallerError as error:  # a prompt that does not fit fails alone, as it would over HTTP
+            outcome.error, outcome.end_s = str(error), time.perf_counter()
+            self.outcomes.append(outcome)
+            return
+        self.running[self._next_id] = outcome, Answer(0, self._tokenizer, params)
+
+    def _request(self, request_id: int, token_ids: list[int], params: SamplingParams) -> Request:
+        ready = prepare(token_ids, params, self._limits, self._tokenizer, seed_source(0))
+        return Request(
+            request_id,
+            token_ids,
+            replace(ready.params, seed=ready.seeds[0]),
+            max_total_tokens=ready.max_total_tokens,
+            end_token_ids=ready.end_token_ids,
+            arrival_s=time.monotonic(),
+        )
+
+    def _take(self, delta: TokenDelta, now: float) -> None:
+        outcome, answer = self.running[delta.request_id]
+        answer.push_delta(delta)
+        if delta.token_ids:
+            outcome.chunk_times_s.append(now)
+            outcome.output_tokens += len(delta.token_ids)
+        outcome.cached_tokens = max(outcome.cached_tokens, delta.num_cached_tokens)
+        if delta.finish_reason is None:
+            return
+        outcome.end_s = now
+        outcome.finish_reason = delta.finish_reason.value
+        outcome.error = delta.error or ("" if outcome.chunk_times_s else "the answer holds no output")
+        del self.running[delta.request_id]
+        self.outcomes.append(outcome)

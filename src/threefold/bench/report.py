@@ -1,0 +1,100 @@
+"""A result to a table in the layout of `vllm bench serve`, and to a JSON file. Computes nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from threefold.bench.measure import PERCENTILES
+from threefold.errors import ConfigError
+
+WIDTH = 50
+_LABEL = 40
+_BLOCKS = (
+    ("Time to First Token", "ttft", "TTFT"),
+    ("Time per Output Token (excl. 1st token)", "tpot", "TPOT"),
+    ("Inter-token Latency", "itl", "ITL"),
+    ("End-to-end Latency", "e2el", "E2EL"),
+)
+_TOP = (
+    ("Successful requests:", "completed"),
+    ("Failed requests:", "failed"),
+    ("Interrupted requests:", "num_interrupted"),
+    ("Maximum request concurrency:", "max_concurrency"),
+    ("Benchmark duration (s):", "duration"),
+    ("Total input tokens:", "total_input_tokens"),
+    ("Total cached input tokens:", "total_cached_tokens"),
+    ("Total generated tokens:", "total_output_tokens"),
+    ("Request throughput (req/s):", "request_throughput"),
+    ("Request goodput (req/s):", "request_goodput"),
+    ("Output token throughput (tok/s):", "output_throughput"),
+    ("Steady output throughput (tok/s):", "steady_output_throughput"),
+    ("Peak output token throughput (tok/s):", "max_output_tokens_per_s"),
+    ("Peak concurrent requests:", "max_concurrent_requests"),
+    ("Total token throughput (tok/s):", "total_token_throughput"),
+    ("Chunk throughput (chunk/s):", "chunk_throughput"),
+    ("Tokens a chunk:", "tokens_per_chunk"),
+)
+_SPECULATION = (
+    ("Acceptance rate (%):", "spec_decode_acceptance_rate"),
+    ("Acceptance length:", "spec_decode_acceptance_length"),
+    ("Drafts:", "spec_decode_num_drafts"),
+    ("Draft tokens:", "spec_decode_draft_tokens"),
+    ("Accepted tokens:", "spec_decode_accepted_tokens"),
+)
+
+
+def table_lines(result: dict[str, Any], title: str = "Serving Benchmark Result") -> list[str]:
+    """The table, one string a line; rows whose key is missing or None are left out."""
+    lines = [f" {title} ".center(WIDTH, "=")]
+    lines += _rows(result, _TOP)
+    for heading, name, label in _BLOCKS:
+        rows = [(f"{what} {label} (ms):", f"{what.lower()}_{name}_ms") for what in ("Mean", "Median", "Std")]
+        rows += [(f"P{p} {label} (ms):", f"p{p}_{name}_ms") for p in PERCENTILES if p != 50]
+        block = _rows(result, rows)
+        lines += [heading.center(WIDTH, "-"), *block] if block else []
+    if "spec_decode_num_drafts" in result:
+        lines += ["Speculative Decoding".center(WIDTH, "-"), *_rows(result, _SPECULATION)]
+        for position, rate in enumerate(result["spec_decode_per_position_acceptance_rates"]):
+            lines.append(_row(f"  Position {position}:", 100 * rate))
+    if result.get("failures"):
+        lines += ["Failures".center(WIDTH, "-"), *(f"{count} x {why}" for why, count in result["failures"].items())]
+    return [*lines, "=" * WIDTH]
+
+
+def print_table(lines: list[str]) -> None:
+    """Print, headings in bold on a terminal, failures in red."""
+    console = Console(highlight=False, soft_wrap=True)
+    is_failure = False
+    for line in lines:
+        is_heading = line.startswith(("=", "-")) or line.endswith("-")
+        is_failure = (is_failure and not is_heading) or line.strip("-") == "Failures"
+        console.print(line, style="bold" if is_heading else "red" if is_failure else None, markup=False)
+
+
+def write_json(path: Path, result: dict[str, Any]) -> None:
+    """Write the result.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--json {path}: cannot write it: {error.strerror}") from None
+
+
+def _rows(result: dict[str, Any], rows: Any) -> list[str]:
+    return [_row(label, result[key]) for label, key in rows if result.get(key) is not None]
+
+
+def _row(label: str, value: float) -> str:
+    return (
+        f"{label:<{_LABEL}} {value:<9d}".rstrip()
+        if isinstance(value, int)
+        else f"{label:<{_LABEL}} {value:<9.2f}".rstrip()
+    )

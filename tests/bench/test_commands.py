@@ -1,0 +1,137 @@
+"""Bench commands whole: words in, table, JSON and exit code out; Ctrl-C from outside."""
+
+import asyncio
+import contextlib
+import http.server
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from threefold.bench.client import Endpoint
+from threefold.bench.commands import run_bench, without_secrets
+from threefold.bench.fake_engine import FakeEngineOptions
+from threefold.bench.http import fake_server
+from threefold.bench.scrape import scrape
+from threefold.errors import ConfigError
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with fake_server(FakeEngineOptions(max_num_seqs=16, step_s=0.002)) as url:
+        yield url
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> str:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"tell me of {index}"}) + "\n" for index in range(8)))
+    return str(path)
+
+
+def test_serve(server: str, dataset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.json"
+    words = f"serve --url {server} --dataset {dataset} --num-prompts 10 --concurrency 4 --max-tokens 20 --ignore-eos"
+    assert run_bench([*words.split(), "--goodput", "ttft:60000", "--api-key", "secret", "--json", str(out)]) == 0
+    assert "Successful requests:                     10" in capsys.readouterr().out
+    result = json.loads(out.read_text())
+    assert (result["completed"], result["total_output_tokens"], result["num_distinct_prompts"]) == (10, 200, 8)
+    assert result["goodput_attainment"] == {"ttft": 1.0}
+    assert result["prefix_cache_hit_rate"] >= 0
+    assert result["command"].startswith("threefold bench serve --url")
+    assert "secret" not in out.read_text()
+
+
+def test_control(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.json"
+    assert run_bench(["control", "--rows", "4", "--steps", "5", "--repeats", "2", "--json", str(out)]) == 0
+    assert "Plan + commit" in capsys.readouterr().out
+    assert json.loads(out.read_text())["rows"] == 4
+
+
+@contextlib.contextmanager
+def refusing_server() -> Iterator[str]:
+    class Refuse(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_error(503)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refuse)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_nothing_completed_is_exit_code_1(dataset: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with refusing_server() as url:
+        assert run_bench(["serve", "--url", url, "--model", "m", "--dataset", dataset]) == 1
+    printed = capsys.readouterr().out
+    assert "Failed requests:                         8" in printed
+    assert "8 x HTTP 503" in printed
+
+
+def num_answered(server: str) -> float:
+    return asyncio.run(scrape(Endpoint.from_url(server))).get("vllm:request_success", 0.0)
+
+
+def test_ctrl_c_keeps_what_was_measured(server: str, dataset: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    command = [sys.executable, "-m", "threefold", "bench", "serve", "--url", server, "--dataset", dataset]
+    command += ["--num-prompts", "100000", "--max-tokens", "20", "--ignore-eos", "--json", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    already = num_answered(server)
+    while num_answered(server) < already + 30 and process.poll() is None:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 0, stderr
+    result = json.loads(out.read_text())
+    assert 0 < result["completed"] < 100_000
+    assert result["num_interrupted"] > 0
+    assert result["failed"] == 0
+    assert "Interrupted requests:" in stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["serve", "--dataset", "/nowhere.jsonl"], "cannot read it"),
+        (["serve", "--url", "ftp://x"], "--dataset FILE is needed"),
+        (["offline", "A", "B"], "no use for 'B'"),
+        (["control", "x"], "no use for 'x'"),
+        (["http", "--streams", "many"], "--streams wants a whole number"),
+        (["offline", "--trust-remote-code"], "--trust-remote-code: not built"),
+    ],
+)
+def test_mistakes(words: list[str], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run_bench(words)
+    assert said in str(caught.value)
+
+
+def test_a_goodput_limit_is_checked_before_the_load(dataset: str) -> None:
+    with pytest.raises(ConfigError, match="--goodput swift"):
+        run_bench(["serve", "--url", "http://127.0.0.1:1", "--dataset", dataset, "--goodput", "swift"])
+
+
+@pytest.mark.parametrize("command", ["serve", "offline", "control", "http"])
+def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_bench([command, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"usage: threefold bench {command} ")
+
+
+def test_secrets_are_masked() -> None:
+    words = ["serve", "--api-key", "s", "--header", "A=s", "B=s", "--api-key=s", "--api_key", "s", "--model", "m"]
+    shown = without_secrets(words)
+    assert "s" not in shown
+    assert shown[-2:] == ["--model", "m"]
+    assert "=s" not in " ".join(shown)
