@@ -1,0 +1,332 @@
+"""From a config to an engine that stands: the one file that constructs. Everything decided here is printed with its reason.
+
+    locate ─► open checkpoint ─► device ─► limits ─► weights ─► measured peak ─► memory plan ─► KV ─► cost curve ─► core
+
+Knows every room and does nothing in any of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from threefold import __version__
+from threefold.cache.manager import CacheManager
+from threefold.config import EngineConfig, SpeculationConfig
+from threefold.cost import CostCurve
+from threefold.draft.controller import Controller, DraftPolicy, FixedDrafts, NoDrafts
+from threefold.draft.drafter import Drafter
+from threefold.draft.ngram import NgramDrafter
+from threefold.draft.suffix import SuffixDrafter
+from threefold.engine.core import EngineCore
+from threefold.engine.curve_store import CurveStore
+from threefold.engine.loop import BuiltEngine
+from threefold.engine.outputs import EngineInfo
+from threefold.engine.resolve import DTYPE_BYTES, Facts, Limits, Reason, resolve_limits
+from threefold.errors import ConfigError
+from threefold.kernels.linear import preferred_cpu_dtype
+from threefold.layers.attention import KVCache
+from threefold.models.checkpoint import Checkpoint, open_checkpoint
+from threefold.models.decoder import Decoder
+from threefold.models.locate import locate_model
+from threefold.models.spec import ModelSpec
+from threefold.parallel import single_group
+from threefold.runner.calibrate import CalibrationLimits, measure_steps
+from threefold.runner.device import Device, num_devices, open_device
+from threefold.runner.drafting import Drafting
+from threefold.runner.executor import LocalExecutor
+from threefold.runner.kv_pool import allocate_pool, block_bytes
+from threefold.runner.memory import MemoryFacts, MemoryPlan, MemoryWishes, plan_memory
+from threefold.runner.peak import measure_forward_peak
+from threefold.runner.rows import Rows
+from threefold.runner.runner import ModelRunner
+from threefold.runner.worker import Worker
+from threefold.sample.sampler import Sampler
+from threefold.sample.verify import Acceptance, ExactAcceptance, SyntheticAcceptance
+from threefold.schedule.scheduler import Scheduler
+from threefold.text.tokenizer import Tokenizer
+
+DEFAULT_MODEL_NAME = "SmolLM2-135M-Instruct"
+TRIAL_BLOCKS_TOKENS = 2048
+"""KV for the trial pass that measures the peak."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What is known before any weight is read."""
+
+    config: EngineConfig
+    checkpoint: Checkpoint
+    device: Device
+    limits: Limits
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.checkpoint.spec
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}[self.limits.dtype]
+
+    @property
+    def model_name(self) -> str:
+        return self.config.model.model or DEFAULT_MODEL_NAME
+
+
+def build_from_plain(config: dict[str, Any]) -> BuiltEngine:
+    """The engine for a config as plain data: what the engine process calls."""
+    return build_engine(msgspec.convert(config, EngineConfig))
+
+
+def build_engine(config: EngineConfig) -> BuiltEngine:
+    """Load the model and put the engine together.
+
+    Raises:
+        OperatorError: the model cannot be loaded, does not fit, or a setting cannot hold.
+    """
+    opened = _open(config)
+    decoder = _load(opened)
+    facts = _memory_facts(opened, decoder)
+    plan = plan_memory(facts, _memory_wishes(opened))
+    block_size = config.cache.block_size
+    kv = allocate_pool(opened.spec, plan.num_blocks, block_size, opened.dtype, opened.device.torch_device)
+    policy, policy_reason = _policy(opened, decoder, kv, plan)
+    scheduler = Scheduler(
+        CacheManager(plan.num_blocks, block_size, config.cache.enable_prefix_caching),
+        policy,
+        max_num_seqs=plan.max_num_seqs,
+        max_num_batched_tokens=opened.limits.max_num_batched_tokens,
+        long_prefill_token_threshold=config.scheduler.long_prefill_token_threshold,
+        policy=config.scheduler.policy,
+        seed=config.model.seed,
+    )
+    executor = LocalExecutor(_worker(opened, decoder, kv, plan))
+    core = EngineCore(scheduler, executor, vocab_size=opened.spec.vocab_size)
+    return BuiltEngine(core, _info(opened, plan, [*_reasons(opened, plan), policy_reason]))
+
+
+def plan_only(config: EngineConfig) -> str:
+    """What `build_engine` would choose and why, without loading a weight: the step's peak is left out of the memory."""
+    opened = _open(config)
+    plan = plan_memory(_memory_facts(opened, None), _memory_wishes(opened))
+    return "\n".join([str(reason) for reason in _reasons(opened, plan)])
+
+
+def make_tokenizer(info: EngineInfo) -> Tokenizer:
+    """The tokenizer of an engine."""
+    return Tokenizer.from_facts(info.tokenizer)
+
+
+def _open(config: EngineConfig) -> _Opened:
+    _refuse_what_is_not_built(config)
+    checkpoint = open_checkpoint(
+        locate_model(config.model.model, config.model.revision), config.model.load_format, config.model.seed
+    )
+    device = open_device(config.device.device, config.device.num_threads)
+    facts = Facts(
+        max_positions=checkpoint.spec.max_positions,
+        checkpoint_dtype=checkpoint.spec.dtype,
+        is_gpu=device.is_gpu,
+        num_devices=num_devices(device),
+        preferred_cpu_dtype=_cpu_dtype(config, device),
+    )
+    return _Opened(config, checkpoint, device, resolve_limits(config, facts))
+
+
+def _refuse_what_is_not_built(config: EngineConfig) -> None:
+    if config.model.quantization is not None:
+        raise ConfigError(f"--quantization {config.model.quantization} is not built in Threefold yet; leave it out")
+    if config.cache.kv_cache_dtype != "auto":
+        raise ConfigError(f"--kv-cache-dtype {config.cache.kv_cache_dtype} is not built in Threefold yet; use auto")
+    if "draft_model" in config.speculation.methods:
+        raise ConfigError("speculation by a draft model is not built in Threefold yet; use ngram or suffix")
+
+
+def _cpu_dtype(config: EngineConfig, device: Device) -> str:
+    if device.is_gpu or config.model.dtype != "auto":
+        return "float32"
+    return str(preferred_cpu_dtype()).removeprefix("torch.")
+
+
+def _load(opened: _Opened) -> Decoder:
+    decoder = Decoder(opened.spec, opened.dtype, opened.device.torch_device, single_group())
+    decoder.load(opened.checkpoint.tensors(opened.dtype))
+    return decoder
+
+
+def _memory_facts(opened: _Opened, decoder: Decoder | None) -> MemoryFacts:
+    """Figures for the memory plan; without a decoder those that need one are formulas."""
+    item_bytes = DTYPE_BYTES[opened.limits.dtype]
+    block_size = opened.config.cache.block_size
+    weights_bytes = opened.spec.num_parameters * item_bytes
+    free_bytes = opened.device.free_bytes()
+    peak_bytes = 0
+    if decoder is not None:
+        free_bytes += weights_bytes
+        peak_bytes = _forward_peak(opened, decoder)
+    return MemoryFacts(
+        is_gpu=opened.device.is_gpu,
+        total_bytes=opened.device.total_bytes(),
+        free_bytes=free_bytes,
+        weights_bytes=weights_bytes,
+        peak_bytes=peak_bytes,
+        block_bytes=block_bytes(opened.spec, block_size, opened.dtype),
+        block_size=block_size,
+        vocab_size=opened.spec.vocab_size,
+    )
+
+
+def _forward_peak(opened: _Opened, decoder: Decoder) -> int:
+    block_size = opened.config.cache.block_size
+    num_blocks = -(-TRIAL_BLOCKS_TOKENS // block_size)
+    kv = allocate_pool(opened.spec, num_blocks, block_size, opened.dtype, opened.device.torch_device)
+    return measure_forward_peak(decoder, kv, opened.device, _calibration_limits(opened, num_blocks))
+
+
+def _memory_wishes(opened: _Opened) -> MemoryWishes:
+    cache, limits, speculation = opened.config.cache, opened.limits, opened.config.speculation
+    return MemoryWishes(
+        max_model_len=limits.max_model_len,
+        is_len_explicit=limits.is_len_explicit,
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_draft=speculation.num_speculative_tokens if speculation.is_enabled else 0,
+        gpu_memory_utilization=cache.gpu_memory_utilization,
+        kv_cache_memory_bytes=cache.kv_cache_memory_bytes,
+        num_blocks=cache.num_blocks,
+    )
+
+
+def _calibration_limits(opened: _Opened, num_blocks: int) -> CalibrationLimits:
+    return CalibrationLimits(
+        num_blocks=num_blocks,
+        block_size=opened.config.cache.block_size,
+        max_num_seqs=opened.limits.max_num_seqs,
+        max_num_batched_tokens=opened.limits.max_num_batched_tokens,
+        max_model_len=opened.limits.max_model_len,
+    )
+
+
+def _policy(opened: _Opened, decoder: Decoder, kv: list[KVCache], plan: MemoryPlan) -> tuple[DraftPolicy, Reason]:
+    speculation = opened.config.speculation
+    if not speculation.is_enabled:
+        return NoDrafts(), Reason("speculation", "off", "as asked")
+    what = f"{'+'.join(speculation.methods)}, up to {speculation.num_speculative_tokens} tokens"
+    if not speculation.is_adaptive:
+        return FixedDrafts(speculation.num_speculative_tokens), Reason("speculation", what, "fixed, as asked")
+    curve, source = _cost_curve(opened, decoder, kv, plan)
+    return Controller(curve, speculation.num_speculative_tokens), Reason("speculation", what, f"as far as it pays; {source}")
+
+
+def _cost_curve(opened: _Opened, decoder: Decoder, kv: list[KVCache], plan: MemoryPlan) -> tuple[CostCurve, str]:
+    """The stored curve of this model on this device, else a fresh one by measurement; and where it came from."""
+    store = CurveStore(
+        {
+            "model": repr(opened.spec),
+            "storage": opened.checkpoint.storage,
+            "dtype": opened.limits.dtype,
+            "device": opened.device.name,
+            "max_num_seqs": plan.max_num_seqs,
+            "max_num_batched_tokens": opened.limits.max_num_batched_tokens,
+            "torch": torch.__version__,
+            "threefold": __version__,
+        }
+    )
+    curve = store.load()
+    if curve is not None:
+        return curve, f"step costs measured earlier ({store.path.name})"
+    limits = _calibration_limits(opened, plan.num_blocks)
+    curve = CostCurve.from_measurements(measure_steps(decoder, kv, opened.device, limits))
+    store.save(curve)
+    return curve, "step costs measured now"
+
+
+def _worker(opened: _Opened, decoder: Decoder, kv: list[KVCache], plan: MemoryPlan) -> Worker:
+    speculation = opened.config.speculation
+    max_draft = speculation.num_speculative_tokens if speculation.is_enabled else 0
+    rows = Rows(plan.max_num_seqs, plan.max_model_len, opened.config.cache.block_size, max_draft)
+    vocab_size = opened.spec.vocab_size
+    return Worker(
+        ModelRunner(decoder, kv),
+        rows,
+        Sampler(rows.sampling, _acceptance(speculation)),
+        Drafting(_drafters(speculation), vocab_size),
+        opened.device,
+    )
+
+
+def _acceptance(speculation: SpeculationConfig) -> Acceptance:
+    if speculation.rejection_sample_method == "synthetic":
+        return SyntheticAcceptance(speculation.synthetic_acceptance_rates)
+    return ExactAcceptance()
+
+
+def _drafters(speculation: SpeculationConfig) -> list[Drafter]:
+    if not speculation.is_enabled:
+        return []
+    made: list[Drafter] = []
+    for method in speculation.methods:
+        if method == "suffix":
+            made.append(SuffixDrafter(speculation.prompt_lookup_min, speculation.prompt_lookup_max))
+        else:
+            made.append(NgramDrafter(speculation.prompt_lookup_min, speculation.prompt_lookup_max))
+    return made
+
+
+def _reasons(opened: _Opened, plan: MemoryPlan) -> list[Reason]:
+    """What was decided; what the memory plan changed stands once, with the plan's reason."""
+    spec, checkpoint = opened.spec, opened.checkpoint
+    size = f"{spec.num_parameters / 1e6:,.0f} M parameters"
+    stepped = {line.name: Reason(*line) for line in plan.lines}
+    reasons = [
+        Reason("model", opened.model_name, f"{spec.architecture}, {size}, {checkpoint.storage}"),
+        Reason("device", opened.device.name, "found" if opened.config.device.device == "auto" else "as asked"),
+        *(stepped.pop(reason.name, reason) for reason in opened.limits.reasons),
+        *stepped.values(),
+    ]
+    prefix = "on" if opened.config.cache.enable_prefix_caching else "off"
+    return [*reasons, Reason("prefix caching", prefix, "default" if prefix == "on" else "as asked")]
+
+
+def _info(opened: _Opened, plan: MemoryPlan, reasons: list[Reason]) -> EngineInfo:
+    model = opened.config.model
+    facts = opened.checkpoint.tokenizer_facts
+    tokenizer: dict[str, Any] = {"folder": str(facts)} if isinstance(facts, Path) else {"gguf": dict(facts)}
+    if model.tokenizer is not None:
+        tokenizer = {"folder": model.tokenizer}
+    ends = opened.spec.eos_token_ids or make_tokenizer_from(tokenizer).eos_token_ids
+    return EngineInfo(
+        model=opened.model_name,
+        max_model_len=plan.max_model_len,
+        vocab_size=opened.spec.vocab_size,
+        served_model_names=model.served_model_names or (opened.model_name,),
+        eos_token_ids=ends,
+        num_blocks=plan.num_blocks,
+        block_size=opened.config.cache.block_size,
+        max_num_seqs=plan.max_num_seqs,
+        max_num_queued_reqs=opened.limits.max_num_queued_reqs,
+        seed=model.seed,
+        default_sampling=_default_sampling(opened),
+        notes=tuple(str(reason) for reason in reasons),
+        tokenizer=tokenizer,
+    )
+
+
+def make_tokenizer_from(facts: dict[str, Any]) -> Tokenizer:
+    """A tokenizer from plain facts."""
+    return Tokenizer.from_facts(facts)
+
+
+def _default_sampling(opened: _Opened) -> dict[str, float]:
+    asked = opened.config.model.generation_config
+    if asked == "vllm":
+        return {}
+    if asked == "auto":
+        return opened.checkpoint.generation_defaults
+    from threefold.models.checkpoint import read_generation_defaults
+
+    return read_generation_defaults(Path(asked))

@@ -1,0 +1,156 @@
+"""Where weights come from when they need no dequantising: safetensors files, or seeded random numbers.
+
+Both hand out one tensor at a time under canonical names; checks are made when a source is opened, from headers alone,
+so that a broken checkpoint is refused before any memory is taken. Pickled files are never read.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from threefold.errors import ModelLoadError
+from threefold.models.buffers import fresh_tensor
+from threefold.models.fields import read_json_object
+from threefold.models.shapes import Shape, check_shapes, expected_shapes
+from threefold.models.spec import ModelSpec
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+_FILE_NAME = re.compile(r"[\w.+ -]+\.safetensors")  # no slash: the index of a stranger stays in its folder
+_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float32"}
+_RANDOM_TABLE = 4_194_301  # a prime, so that rows of common widths do not repeat each other
+
+
+class WeightSource(Protocol):
+    """Anything that can hand out a model's weights."""
+
+    def read(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each weight once, by canonical name, on the CPU, in the given type; it may be a view of a mapped file."""
+        ...
+
+
+class SafetensorsWeights:
+    """One safetensors file, or shards with an index, checked against the spec.
+
+    Args:
+        folder: holds model.safetensors, or model.safetensors.index.json and the shards that it names.
+        spec: what the weights must be.
+
+    Raises:
+        ModelLoadError: files missing, truncated or outside the folder; tensors missing, left over or of another shape.
+    """
+
+    def __init__(self, folder: Path, spec: ModelSpec) -> None:
+        self._file_of = _tensor_files(folder)
+        self._expected = expected_shapes(spec)
+        shapes: dict[str, Shape] = {}
+        for path in dict.fromkeys(self._file_of.values()):
+            shapes.update(self._check_file(path))
+        check_shapes(spec, shapes, str(folder))
+
+    @property
+    def stored_dtype(self) -> str:
+        """Type of the embedding in the file: the checkpoint's, where its configuration names none."""
+        name = next(iter(self._expected))
+        with _opened(self._file_of[name]) as file:
+            return _DTYPES[file.get_slice(name).get_dtype()]
+
+    def read(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each weight once; a view of the mapped file when it is stored in `dtype`."""
+        for name in self._expected:
+            # Opened anew for each tensor: the mapping goes with its last view, so pages read do not pile up.
+            with _opened(self._file_of[name]) as file:
+                tensor: torch.Tensor = file.get_tensor(name)
+            yield name, tensor if tensor.dtype == dtype else fresh_tensor(tuple(tensor.shape), dtype).copy_(tensor)
+
+    def _check_file(self, path: Path) -> dict[str, Shape]:
+        shapes: dict[str, Shape] = {}
+        with _opened(path) as file:
+            for name in file.keys():  # noqa: SIM118 - the handle is no mapping
+                if self._file_of.get(name) != path:
+                    continue
+                part = file.get_slice(name)
+                shapes[name] = tuple(part.get_shape())
+                if name in self._expected and part.get_dtype() not in _DTYPES:
+                    known = ", ".join(_DTYPES)
+                    raise ModelLoadError(f"{path}: {name} is stored as {part.get_dtype()}; known types: {known}")
+        return shapes
+
+
+def _opened(path: Path) -> safe_open:
+    try:
+        return safe_open(path, framework="pt")
+    except FileNotFoundError as error:
+        raise ModelLoadError(f"{path}: the shard is missing") from error
+    except (SafetensorError, OSError) as error:
+        raise ModelLoadError(f"{path}: truncated or not a safetensors file: {error}") from error
+
+
+def _tensor_files(folder: Path) -> dict[str, Path]:
+    """Which file holds which tensor, by the index or by the only file's own header."""
+    index = folder / INDEX_FILE
+    if index.is_file():
+        return _indexed_files(index)
+    single = folder / SINGLE_FILE
+    if single.is_file():
+        with _opened(single) as file:
+            return dict.fromkeys(file.keys(), single)
+    is_torch_only = any(folder.glob("*.bin")) or any(folder.glob("*.pt")) or any(folder.glob("*.pth"))
+    hint = "; torch's own files (.bin, .pt) can run code and are never read, convert them" if is_torch_only else ""
+    raise ModelLoadError(f"{folder}: neither {SINGLE_FILE} nor {INDEX_FILE} is there{hint}")
+
+
+def _indexed_files(index: Path) -> dict[str, Path]:
+    table = read_json_object(index).get("weight_map")
+    if not isinstance(table, Mapping) or not table:
+        raise ModelLoadError(f"{index}: weight_map must be an object of tensor names to file names")
+    files: dict[str, Path] = {}
+    for name, file in table.items():
+        if not isinstance(file, str) or not _FILE_NAME.fullmatch(file):
+            raise ModelLoadError(f"{index}: {file!r:.80} is not the name of a safetensors file within the folder")
+        files[name] = index.parent / file
+    return files
+
+
+class DummyWeights:
+    """Seeded random weights: any shape of model without its file, for benchmarks and tests.
+
+    Matrices have variance 1 / fan-in and norms are one, so activations keep their size through any number of layers.
+    Values come from one table of random numbers, begun at a place that the tensor's name gives: the same seed, name and
+    shape give the same tensor in any order, and gigabytes cost a copy rather than a random number each.
+    """
+
+    def __init__(self, spec: ModelSpec, seed: int) -> None:
+        self._spec = spec
+        self._seed = seed
+
+    def read(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each weight once, made when it is asked for."""
+        generator = torch.Generator().manual_seed(self._seed)
+        bound = math.sqrt(3)  # a uniform number in [-sqrt(3), sqrt(3)] has variance 1
+        table = torch.empty(_RANDOM_TABLE).uniform_(-bound, bound, generator=generator).to(dtype)
+        for name, shape in expected_shapes(self._spec).items():
+            yield name, _dummy(name, shape, table)
+
+
+def _dummy(name: str, shape: Shape, table: torch.Tensor) -> torch.Tensor:
+    if name.endswith("norm.weight"):
+        return torch.ones(shape, dtype=table.dtype)
+    out = fresh_tensor((math.prod(shape),), table.dtype)
+    begin = zlib.crc32(name.encode()) % len(table)
+    num_done = 0
+    while num_done < len(out):
+        piece = table[begin : begin + len(out) - num_done]
+        out[num_done : num_done + len(piece)] = piece
+        num_done += len(piece)
+        begin = 0
+    scale = 0.02 if name.endswith(".bias") else shape[1] ** -0.5
+    return out.mul_(scale).view(shape)
