@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -53,3 +55,25 @@ class EngineStats:
     """Estimated tokens per second with drafts over without, lately (gauge)."""
     iteration_tokens: dict[int, int] = field(default_factory=dict)
     """Steps by number of tokens, bucketed to the next power of two."""
+
+
+class Histogram:
+    """Counts of values by bucket, and their sum.
+
+    Attributes:
+        bounds: upper ends of the buckets, rising; a value equal to a bound belongs to its bucket.
+        counts: values in each bucket; one more than bounds, the last for all that is greater.
+        total: sum of the values.
+    """
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value

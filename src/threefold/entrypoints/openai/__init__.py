@@ -1,0 +1,1 @@
+"""`python -m threefold.entrypoints.openai.api_server`."""

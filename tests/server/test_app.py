@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+
+async def test_unknown_paths_and_methods_answer_in_openai_form(serve):
+    async with serve() as served:
+        for method, path, status in (("GET", "/nope", 404), ("DELETE", "/v1/models", 405), ("GET", "/v1/", 404)):
+            reply = await served.http.request(method, path)
+            assert reply.status_code == status
+            assert reply.json()["error"].keys() == {"message", "type", "param", "code"}
+
+
+async def test_a_fault_of_ours_is_a_plain_500(serve):
+    async with serve() as served:
+        served.client.reset_prefix_cache = None  # calling it raises TypeError
+        reply = await served.http.post("/reset_prefix_cache")
+        assert reply.status_code == 500
+        assert "NoneType" not in reply.text
+        assert reply.json()["error"]["type"] == "server_error"
+
+
+async def test_the_description_lists_bodies_and_can_be_switched_off(serve):
+    async with serve() as served:
+        described = (await served.http.get("/openapi.json")).json()
+        assert "ChatCompletionRequest" in described["components"]["schemas"]
+        assert set(described["paths"]) >= {"/v1/chat/completions", "/v1/completions", "/metrics", "/health"}
+    async with serve(enable_docs=False) as served:
+        assert (await served.http.get("/openapi.json")).status_code == 404
+        assert (await served.http.get("/docs")).status_code == 404
+
+
+async def test_cors_is_closed_unless_configured(serve):
+    ask = {"Origin": "https://example.org", "Access-Control-Request-Method": "POST"}
+    async with serve() as served:
+        reply = await served.http.get("/health", headers={"Origin": "https://example.org"})
+        assert "access-control-allow-origin" not in reply.headers
+    async with serve(allowed_origins=("https://example.org",), api_keys=("key",)) as served:
+        reply = await served.http.options("/v1/models", headers=ask)
+        assert reply.status_code == 200
+        assert reply.headers["access-control-allow-origin"] == "https://example.org"
