@@ -1,0 +1,126 @@
+"""Keeps drafters from ever hurting a request: passes the four verbs on, checks what comes back, counts what went wrong.
+
+Knows nothing about models or verification. With several drafters a row gets the draft of which most is
+expected to hold.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from threefold.draft.drafter import Draft, Drafter
+
+logger = logging.getLogger(__name__)
+
+
+class Proposal(NamedTuple):
+    """A draft that passed the checks, and who made it."""
+
+    draft: Draft
+    drafter: str
+
+
+class Drafting:
+    """All drafters of an engine, behind one face.
+
+    Args:
+        drafters: asked in this order; the first wins a tie.
+        vocab_size: tokens beyond it are nonsense.
+    """
+
+    def __init__(self, drafters: Sequence[Drafter], vocab_size: int) -> None:
+        self._drafters = tuple(drafters)
+        self._vocab_size = vocab_size
+        # A drafter that failed to follow a request knows the wrong tokens; it is not asked about that request again.
+        self._lost: set[tuple[str, int]] = set()
+        self._logged: set[tuple[str, str]] = set()
+        self._num_faults = 0
+
+    def take_num_faults(self) -> int:
+        """Faults since the last call."""
+        num_faults, self._num_faults = self._num_faults, 0
+        return num_faults
+
+    def start(self, request_id: int, token_ids: Sequence[int], salt: str) -> None:
+        """A row was set up."""
+        for drafter in self._drafters:
+            self._follow(drafter, request_id, lambda d: d.start(request_id, token_ids, salt))
+
+    def observe(self, request_id: int, token_ids: Sequence[int]) -> None:
+        """A row committed tokens."""
+        for drafter in self._drafters:
+            self._follow(drafter, request_id, lambda d: d.observe(request_id, token_ids))
+
+    def stop(self, request_id: int) -> None:
+        """A row left."""
+        for drafter in self._drafters:
+            # Also where the drafter lost track: it may hold something of the request.
+            self._lost.discard((drafter.name, request_id))
+            self._follow(drafter, request_id, lambda d: d.stop(request_id))
+            self._lost.discard((drafter.name, request_id))
+
+    def propose(self, wanted: Mapping[int, int]) -> dict[int, Proposal]:
+        """At most one draft a request; requests without a good guess are left out.
+
+        Args:
+            wanted: most tokens to propose, by request id.
+        """
+        best: dict[int, Proposal] = {}
+        for drafter in self._drafters:
+            for request_id, draft in self._ask(drafter, wanted).items():
+                rival = best.get(request_id)
+                if rival is None or sum(draft.survival) > sum(rival.draft.survival):
+                    best[request_id] = Proposal(draft, drafter.name)
+        return best
+
+    def _ask(self, drafter: Drafter, wanted: Mapping[int, int]) -> dict[int, Draft]:
+        if self._lost:
+            wanted = {key: num for key, num in wanted.items() if (drafter.name, key) not in self._lost}
+        try:
+            return self._checked(drafter, drafter.propose(wanted), wanted)
+        except Exception as error:  # noqa: BLE001  a drafter's fault costs a draft, never a request
+            if len(wanted) == 1:
+                self._count(drafter, "raised in propose", repr(error))
+                return {}
+        # Ask one by one, so that only the rows at fault go without.
+        return {key: draft for row in wanted.items() for key, draft in self._ask(drafter, dict([row])).items()}
+
+    def _checked(self, drafter: Drafter, drafts: Mapping[int, Draft], wanted: Mapping[int, int]) -> dict[int, Draft]:
+        sound = {}
+        for request_id, draft in drafts.items():
+            if not draft.token_ids:
+                continue
+            fault = self._fault(draft, wanted.get(request_id, 0))
+            if fault is None:
+                sound[request_id] = draft
+            else:
+                self._count(drafter, *fault)
+        return sound
+
+    def _fault(self, draft: Draft, max_tokens: int) -> tuple[str, str] | None:
+        """(kind, detail) of what is wrong with a draft."""
+        token_ids, survival = draft
+        if len(token_ids) > max_tokens:
+            return "proposed too many tokens", f"{len(token_ids)}, {max_tokens} were wanted"
+        if not (min(token_ids) >= 0 and max(token_ids) < self._vocab_size):
+            return "proposed a token outside the vocabulary", f"{token_ids}, vocabulary of {self._vocab_size}"
+        if len(survival) != len(token_ids) or not all(0.0 <= share <= 1.0 for share in survival):
+            return "gave unusable survival estimates", f"{survival} for {len(token_ids)} tokens"
+        return None
+
+    def _follow(self, drafter: Drafter, request_id: int, verb: Callable[[Drafter], None]) -> None:
+        if (drafter.name, request_id) in self._lost:
+            return
+        try:
+            verb(drafter)
+        except Exception as error:  # noqa: BLE001  a drafter's fault costs drafts, never a request
+            self._lost.add((drafter.name, request_id))
+            self._count(drafter, "raised while following a request", repr(error))
+
+    def _count(self, drafter: Drafter, kind: str, detail: str) -> None:
+        self._num_faults += 1
+        if (drafter.name, kind) not in self._logged:
+            self._logged.add((drafter.name, kind))
+            logger.warning("drafter %s %s (%s); the rows concerned go on without drafts", drafter.name, kind, detail)

@@ -1,0 +1,194 @@
+"""Logits to committed tokens: transforms, draws, verification of drafts, log-probabilities, each row by its own wishes.
+
+    logits ─► raw copies for logprobs ─► transforms ─► most likely / drawn token at every position ─► accepted prefix
+
+A batch that wants nothing but most likely tokens takes the first arrow to the last: one argmax. Knows nothing about
+plans, KV or drafters. One row's fault (logits that are no numbers, nothing left to draw) is that row's alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from threefold.sample.draw import draw
+from threefold.sample.logits import Window, transform
+from threefold.sample.logprobs import Choice, RawLogits
+from threefold.sample.native import Filters
+from threefold.sample.noise import uniforms
+from threefold.sample.table import SamplingTable
+from threefold.sample.verify import Acceptance
+from threefold.step import TokenLogprobs
+
+IntArray = npt.NDArray[np.int64]
+
+NOT_FINITE = "the model's logits for this request are not finite numbers"
+NOTHING_LEFT = "allowed_token_ids, bad_words, logit_bias and min_tokens together leave no token that may be generated"
+
+
+@dataclass(slots=True)
+class Wanted:
+    """The positions of a step at which tokens are wanted: for each row the next one and one behind each draft.
+
+    logits   [ row 0: next, behind draft 1, ... | row 1: next | ... ]
+    first      0                                  first[1]
+    """
+
+    rows: IntArray  # [num_rows] row in the sampling table
+    first: list[int]  # [num_rows] index of the row's first logits
+    num_output: list[int]  # [num_rows] output tokens committed so far
+    drafts: list[list[int]]  # [num_rows] drafts behind them
+
+
+class Sampled(NamedTuple):
+    """What one row came to."""
+
+    token_ids: list[int]
+    """Accepted drafts and one more; empty when the row failed."""
+    logprobs: list[TokenLogprobs] | None
+    """One entry a token, when asked."""
+    error: str | None
+    """Why the row failed."""
+
+
+class Sampler:
+    """Draws and verifies.
+
+    Args:
+        table: the rows' sampling parameters.
+        acceptance: the rule by which drafts hold.
+    """
+
+    def __init__(self, table: SamplingTable, acceptance: Acceptance) -> None:
+        self._table = table
+        self._acceptance = acceptance
+
+    def sample(self, logits: torch.Tensor, wanted: Wanted) -> list[Sampled]:
+        """Choose tokens for every row.
+
+        Args:
+            logits: [num_positions, vocab] float32; overwritten where requests have wishes about them.
+            wanted: whose positions these are.
+
+        Returns:
+            One entry a row, in the order of wanted.rows.
+        """
+        if self._table.is_plain[wanted.rows].all():
+            tokens, values = most_likely(logits)
+            return self._commit(tokens.tolist(), _faults(values), wanted)
+        raw = self._keep_raw(logits, wanted)
+        drawn, faults = self._draw(logits, wanted)
+        sampled = self._commit(drawn, faults, wanted)
+        return sampled if raw is None else self._with_logprobs(sampled, raw, wanted)
+
+    def _draw(self, logits: torch.Tensor, wanted: Wanted) -> tuple[list[int], dict[int, str]]:
+        windows = self._windows(wanted)
+        if windows:
+            transform(logits, windows)
+        tokens, values = most_likely(logits)
+        faults = _faults(values)
+        for window in windows if faults else ():
+            for position in range(window.first, window.first + len(window.drafts) + 1):
+                if values[position] == -np.inf:
+                    faults[position] = NOTHING_LEFT
+        self._draw_sampled(logits, wanted, tokens, faults)
+        return tokens.tolist(), faults
+
+    def _draw_sampled(self, logits: torch.Tensor, wanted: Wanted, tokens: IntArray, faults: dict[int, str]) -> None:
+        """Overwrite the tokens of rows with a temperature."""
+        table = self._table
+        if not table.is_sampled[wanted.rows].any():
+            return
+        num_positions = np.array([len(drafts) + 1 for drafts in wanted.drafts])
+        row_of = np.repeat(wanted.rows, num_positions)
+        # first[i] is where row i's positions begin, so this counts 0, 1, 2, ... within each row.
+        ahead = np.arange(len(row_of)) - np.repeat(wanted.first, num_positions)
+        chosen = table.is_sampled[row_of]
+        chosen[list(faults)] = False
+        places = np.flatnonzero(chosen)
+        rows = row_of[places]
+        numbers = uniforms(table.seeds[rows], (np.repeat(wanted.num_output, num_positions) + ahead)[places])
+        if len(places) < len(row_of):
+            logits = logits[torch.from_numpy(places).to(logits.device)]
+        filters = Filters(table.top_k[rows], table.top_p[rows], table.min_p[rows])
+        tokens[places] = draw(logits, table.temperature[rows], filters, numbers)
+
+    def _windows(self, wanted: Wanted) -> list[Window]:
+        return [
+            Window(transforms, first, num_output, drafts)
+            for row, first, num_output, drafts in zip(
+                wanted.rows.tolist(), wanted.first, wanted.num_output, wanted.drafts, strict=True
+            )
+            if (transforms := self._table.transforms[row]) is not None
+        ]
+
+    def _commit(self, drawn: list[int], faults: dict[int, str], wanted: Wanted) -> list[Sampled]:
+        sampled = []
+        for place, (first, drafts) in enumerate(zip(wanted.first, wanted.drafts, strict=True)):
+            num_accepted = 0
+            if drafts:
+                num_accepted = self._acceptance.num_accepted(
+                    drafts,
+                    drawn[first : first + len(drafts) + 1],
+                    int(self._table.seeds[wanted.rows[place]]),
+                    wanted.num_output[place],
+                )
+            token_ids = [*drafts[:num_accepted], drawn[first + num_accepted]]
+            error = None
+            if faults:
+                token_ids, error = _before_fault(token_ids, first, faults)
+            sampled.append(Sampled(token_ids, None, error))
+        return sampled
+
+    def _keep_raw(self, logits: torch.Tensor, wanted: Wanted) -> RawLogits | None:
+        """The logits of rows that want logprobs, before anything changes them."""
+        asking = np.flatnonzero(self._table.num_logprobs[wanted.rows] >= 0).tolist()
+        if not asking:
+            return None
+        spans = [(wanted.first[place], len(wanted.drafts[place]) + 1) for place in asking]
+        return RawLogits(logits, [position for first, num in spans for position in range(first, first + num)])
+
+    def _with_logprobs(self, sampled: list[Sampled], raw: RawLogits, wanted: Wanted) -> list[Sampled]:
+        asked = self._table.num_logprobs[wanted.rows].tolist()
+        choices = [
+            Choice(first + ahead, token_id, num_top)
+            for row, first, num_top in zip(sampled, wanted.first, asked, strict=True)
+            if num_top >= 0
+            for ahead, token_id in enumerate(row.token_ids)
+        ]
+        entries = iter(raw.report(choices))
+        return [
+            row._replace(logprobs=[next(entries) for _ in row.token_ids]) if num_top >= 0 else row
+            for row, num_top in zip(sampled, asked, strict=True)
+        ]
+
+
+def most_likely(logits: torch.Tensor) -> tuple[IntArray, npt.NDArray[np.float32]]:
+    """The most likely token of each position and its logit, [num_positions] each; NaN where any logit is NaN."""
+    if logits.device.type == "cpu":
+        # numpy's argmax is several times faster than torch's on a CPU.
+        array = logits.numpy()
+        tokens = array.argmax(-1)
+        return tokens, array[np.arange(len(tokens)), tokens]
+    values, indices = logits.max(-1)
+    return indices.cpu().numpy(), values.cpu().numpy()
+
+
+def _faults(values: npt.NDArray[np.float32]) -> dict[int, str]:
+    """Positions whose largest logit is not finite; NaN anywhere counts as the largest."""
+    return dict.fromkeys(np.flatnonzero(~np.isfinite(values)).tolist(), NOT_FINITE)
+
+
+def _before_fault(token_ids: list[int], first: int, faults: dict[int, str]) -> tuple[list[int], str | None]:
+    """Cut a row's tokens before a position that failed; it fails itself only when nothing is left.
+
+    What came before the fault is good, and the next step meets the fault again: the same tokens as without drafts.
+    """
+    for ahead in range(len(token_ids)):
+        if first + ahead in faults:
+            return token_ids[:ahead], faults[first] if ahead == 0 else None
+    return token_ids, None

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from threefold.errors import ConfigError
+from threefold.runner.device import CpuDevice, num_usable_cores, open_device
+
+
+@pytest.fixture(autouse=True)
+def _threads_as_before():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_arrays_are_shared_with_the_host():
+    array = np.arange(4)
+    tensor = CpuDevice(1).tensor(array)
+    array[0] = 9
+    assert tensor.tolist() == [9, 1, 2, 3]
+
+
+def test_threads_are_as_asked_or_every_usable_core():
+    assert CpuDevice(1).name == "CPU, 1 thread"
+    assert torch.get_num_threads() == 1
+    CpuDevice()
+    assert torch.get_num_threads() == num_usable_cores() >= 1
+
+
+def test_free_memory_is_within_the_total():
+    device = CpuDevice(1)
+    assert 0 < device.free_bytes() <= device.total_bytes()
+
+
+def test_the_peak_is_that_of_the_work():
+    size = 64 * 1024 * 1024
+    peak = CpuDevice(1).measure_peak_bytes(lambda: np.ones(size, dtype=np.uint8).sum())
+    assert 0.5 * size < peak < 4 * size
+
+
+def test_the_clock_goes_forward():
+    device = CpuDevice(1)
+    device.synchronize()
+    assert device.clock_ms() <= device.clock_ms()
+
+
+def test_auto_and_cpu_open_a_cpu_here(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert not open_device("auto", 1).is_gpu
+    assert not open_device("cpu", 1).is_gpu
+
+
+@pytest.mark.parametrize(("asked", "threads", "says"), [("tpu", 1, "auto, cpu or cuda"), ("cpu", 0, "at least 1")])
+def test_what_cannot_be_is_refused_in_one_line(asked, threads, says):
+    with pytest.raises(ConfigError, match=says):
+        open_device(asked, threads)
+
+
+def test_cuda_without_a_card_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="no CUDA card"):
+        open_device("cuda")
+
+
+def test_a_containers_limits_count(monkeypatch):
+    files = {"cpu.max": ["150000", "100000"], "memory.max": [str(2**30)], "memory.current": [str(2**29)]}
+    monkeypatch.setattr("threefold.runner.device._read_words", lambda path: files.get(path.name, []))
+    assert num_usable_cores() <= 2
+    device = CpuDevice(1)
+    assert device.total_bytes() == 2**30
+    assert device.free_bytes() <= 2**29

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from threefold.draft.drafter import Draft
+from threefold.runner.drafting import Drafting
+
+VOCAB = 10
+
+
+class Scripted:
+    """Proposes what it is told to, and writes down what it hears."""
+
+    def __init__(self, name="scripted", drafts=None, fails=()):
+        self.name = name
+        self.drafts = drafts or {}
+        self.fails = set(fails)
+        self.heard = []
+
+    def _hear(self, verb, request_id, *rest):
+        self.heard.append((verb, request_id, *rest))
+        if (verb, request_id) in self.fails or verb in self.fails:
+            raise LookupError(verb)
+
+    def start(self, request_id, token_ids, salt):
+        self._hear("start", request_id, list(token_ids), salt)
+
+    def observe(self, request_id, token_ids):
+        self._hear("observe", request_id, list(token_ids))
+
+    def stop(self, request_id):
+        self._hear("stop", request_id)
+
+    def propose(self, wanted):
+        for request_id in wanted:
+            self._hear("propose", request_id)
+        return {key: draft for key, draft in self.drafts.items() if key in wanted}
+
+
+def sure(*token_ids, survival=0.5):
+    return Draft(list(token_ids), (survival,) * len(token_ids))
+
+
+def test_the_four_verbs_reach_every_drafter():
+    first, second = Scripted("a"), Scripted("b")
+    desk = Drafting([first, second], VOCAB)
+    desk.start(1, (4, 5), "salt")
+    desk.observe(1, [6])
+    desk.stop(1)
+    assert first.heard == second.heard == [("start", 1, [4, 5], "salt"), ("observe", 1, [6]), ("stop", 1)]
+    assert desk.take_num_faults() == 0
+
+
+def test_the_most_promising_draft_wins_and_the_first_drafter_a_tie():
+    first = Scripted("a", {1: sure(1, 2), 2: sure(1), 3: sure(1)})
+    second = Scripted("b", {1: sure(7), 2: sure(7, survival=0.9), 3: sure(7)})
+    best = Drafting([first, second], VOCAB).propose({1: 2, 2: 2, 3: 1, 4: 1})
+    assert {key: proposal.drafter for key, proposal in best.items()} == {1: "a", 2: "b", 3: "a"}
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        sure(1, 2, 3),
+        sure(VOCAB),
+        sure(-1),
+        Draft([1, 2], (0.5,)),
+        Draft([1], (1.5,)),
+        Draft([1], (float("nan"),)),
+        Draft(["x"], (0.5,)),
+        Draft([1], None),
+        None,
+    ],
+)
+def test_nonsense_is_dropped_and_counted_and_others_keep_their_drafts(draft):
+    desk = Drafting([Scripted(drafts={1: draft, 2: sure(3)})], VOCAB)
+    assert set(desk.propose({1: 2, 2: 2})) == {2}
+    assert desk.take_num_faults() >= 1
+    assert desk.take_num_faults() == 0
+
+
+def test_a_draft_for_a_request_nobody_asked_about_is_dropped():
+    drafter = Scripted()
+    drafter.propose = lambda wanted: {99: sure(1)}
+    desk = Drafting([drafter], VOCAB)
+    assert desk.propose({1: 2}) == {}
+    assert desk.take_num_faults() == 1
+
+
+def test_an_empty_draft_is_a_miss_and_no_fault():
+    desk = Drafting([Scripted(drafts={1: Draft([], ())})], VOCAB)
+    assert desk.propose({1: 2}) == {}
+    assert desk.take_num_faults() == 0
+
+
+def test_raising_for_one_row_leaves_the_others_their_drafts():
+    desk = Drafting([Scripted(drafts={1: sure(1), 2: sure(2), 3: sure(3)}, fails=[("propose", 2)])], VOCAB)
+    assert set(desk.propose({1: 1, 2: 1, 3: 1})) == {1, 3}
+    assert desk.take_num_faults() == 1
+
+
+@pytest.mark.parametrize("verb", ["start", "observe"])
+def test_a_drafter_that_lost_track_of_a_request_is_not_asked_about_it_again(verb):
+    drafter = Scripted(drafts={1: sure(1), 2: sure(2)}, fails=[(verb, 1)])
+    desk = Drafting([drafter], VOCAB)
+    for request_id in (1, 2):
+        desk.start(request_id, [1], "")
+        desk.observe(request_id, [2])
+    assert set(desk.propose({1: 1, 2: 1})) == {2}
+    desk.observe(1, [3])
+    assert ("observe", 1, [3]) not in drafter.heard
+    desk.stop(1)
+    assert drafter.heard[-1] == ("stop", 1)
+    drafter.fails.clear()
+    desk.start(1, [1], "")  # after preemption it begins anew
+    assert set(desk.propose({1: 1})) == {1}
+
+
+def test_a_kind_of_fault_is_logged_once(caplog):
+    desk = Drafting([Scripted(drafts={1: sure(VOCAB)})], VOCAB)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            desk.propose({1: 1})
+    assert desk.take_num_faults() == 5
+    assert len(caplog.records) == 1
+    assert "outside the vocabulary" in caplog.text

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import pytest
+
+from threefold.runner.inputs import build_inputs
+from threefold.step import StepPlan
+
+
+@pytest.fixture
+def three_rows(rows, new_row):
+    """Request 5 has 10 tokens in blocks 3, 1, 7; 6 has 4 tokens and two drafts; 8 wants prompt logprobs."""
+    first = rows.add(new_row(5, tuple(range(10, 20))))
+    rows.grow(first, (3, 1, 7))
+    second = rows.add(new_row(6, (1, 2, 3)))
+    rows.grow(second, (0, 2))
+    rows.append(second, [4])
+    rows.set_draft(second, [5, 6])
+    third = rows.add(new_row(8, (21, 22, 23, 24, 25), prompt_logprobs=2))
+    rows.grow(third, (5, 6))
+    return rows
+
+
+def test_chunks_drafts_and_single_tokens_are_one_case(three_rows, plan_row, device):
+    plan = StepPlan([plan_row(5, 3, 4, wants=False), plan_row(6, 3, 3, max_draft=2), plan_row(8, 4, 1)])
+    inputs = build_inputs(plan, three_rows, device)
+    batch = inputs.batch
+    assert batch.token_ids.tolist() == [13, 14, 15, 16, 4, 5, 6, 25]
+    assert batch.positions.tolist() == [3, 4, 5, 6, 3, 4, 5, 4]
+    assert batch.slots.tolist() == [3 * 4 + 3, 4, 5, 6, 3, 2 * 4, 2 * 4 + 1, 6 * 4]
+    assert batch.row_starts.tolist() == [0, 4, 7, 8]
+    assert batch.context_lens.tolist() == [7, 6, 5]
+    assert batch.block_tables.tolist() == [[3, 1], [0, 2], [5, 6]]
+    assert batch.logit_tokens.tolist() == [4, 5, 6, 7]
+    assert (batch.max_new, batch.max_context) == (4, 7)
+    assert inputs.places == [1, 2]
+    assert inputs.wanted.first == [0, 3]
+    assert inputs.wanted.drafts == [[5, 6], []]
+    assert inputs.wanted.num_output == [1, 0]
+    assert inputs.prompts == []
+
+
+def test_dtypes_are_those_of_the_batch(three_rows, plan_row, device):
+    batch = build_inputs(StepPlan([plan_row(6, 3, 1)]), three_rows, device).batch
+    kinds = {name: str(getattr(batch, name).dtype) for name in ("token_ids", "positions", "slots", "logit_tokens")}
+    assert set(kinds.values()) == {"torch.int64"}
+    assert {str(t.dtype) for t in (batch.row_starts, batch.context_lens, batch.block_tables)} == {"torch.int32"}
+
+
+def test_fewer_drafts_than_are_at_hand_may_be_fed(three_rows, plan_row, device):
+    inputs = build_inputs(StepPlan([plan_row(6, 3, 2, max_draft=1)]), three_rows, device)
+    assert inputs.wanted.drafts == [[5]]
+    assert inputs.batch.token_ids.tolist() == [4, 5]
+
+
+def test_more_drafts_than_are_at_hand_are_an_error_of_ours(three_rows, plan_row, device):
+    with pytest.raises(RuntimeError, match="more drafts"):
+        build_inputs(StepPlan([plan_row(6, 3, 4, max_draft=3)]), three_rows, device)
+
+
+def test_nobody_wants_a_token(three_rows, plan_row, device):
+    inputs = build_inputs(StepPlan([plan_row(5, 0, 3, wants=False)]), three_rows, device)
+    assert inputs.places == []
+    assert inputs.num_wanted == 0
+    assert inputs.batch.logit_tokens.tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("num_computed", "num_new", "wants", "tokens", "targets"),
+    [
+        (0, 3, False, [1, 2, 3], [22, 23, 24]),
+        (3, 2, True, [1], [25]),
+        (0, 5, True, [1, 2, 3, 4], [22, 23, 24, 25]),
+    ],
+)
+def test_prompt_positions_that_predict_prompt_tokens(
+    three_rows, plan_row, device, num_computed, num_new, wants, tokens, targets
+):
+    plan = StepPlan([plan_row(6, 3, 1), plan_row(8, num_computed, num_new, wants=wants)])
+    inputs = build_inputs(plan, three_rows, device)
+    (prompt,) = inputs.prompts
+    assert list(prompt.tokens) == tokens
+    assert prompt.targets == targets
+    assert (prompt.place, prompt.num_top) == (1, 2)
+    num_wanted = 1 + int(wants)
+    assert inputs.num_wanted == num_wanted
+    assert inputs.batch.logit_tokens.tolist()[num_wanted:] == tokens
+
+
+def test_a_prompt_computed_again_after_preemption_is_not_reported_again(rows, new_row, plan_row, device):
+    row = rows.add(new_row(1, (1, 2, 3, 4, 5), num_prompt=3, prompt_logprobs=0))
+    rows.grow(row, (0, 1))
+    assert build_inputs(StepPlan([plan_row(1, 0, 5)]), rows, device).prompts == []

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+
+
+def test_a_row_holds_tokens_blocks_and_drafts(rows, new_row):
+    row = rows.add(new_row(7, (5, 6, 7)))
+    rows.grow(row, (9, 4))
+    rows.grow(row, (2,))
+    rows.append(row, [8, 9])
+    rows.set_draft(row, [1, 2, 3])
+    assert rows.token_ids[row, :8].tolist() == [5, 6, 7, 8, 9, 1, 2, 3]
+    assert rows.lengths[row] == 5
+    assert rows.block_tables[row, :3].tolist() == [9, 4, 2]
+    assert rows.draft(row, 2) == [1, 2]
+    assert rows.num_drafts[row] == 3
+
+
+def test_committing_uses_up_the_drafts(rows, new_row):
+    row = rows.add(new_row(0))
+    rows.set_draft(row, [4, 5])
+    rows.append(row, [4])
+    assert rows.num_drafts[row] == 0
+    assert rows.token_ids[row, :4].tolist() == [1, 2, 3, 4]
+
+
+def test_rows_are_used_again_without_leftovers(rows, new_row):
+    for request_id in range(10):
+        row = rows.add(new_row(request_id, (request_id,) * 3, logit_bias={1: 1.0}))
+        rows.grow(row, (1, 2))
+        rows.set_draft(row, [3])
+        assert rows.drop(request_id)
+        assert request_id not in rows
+    row = rows.add(new_row(11))
+    assert rows.num_blocks[row] == rows.num_drafts[row] == 0
+    assert rows.sampling.transforms[row] is None
+
+
+def test_dropping_what_was_never_added_is_nothing(rows):
+    assert not rows.drop(99)
+
+
+def test_more_requests_than_rows_is_an_error_of_ours(rows, new_row):
+    for request_id in range(4):
+        rows.add(new_row(request_id))
+    with pytest.raises(RuntimeError, match="more than 4"):
+        rows.add(new_row(4))
+
+
+def test_a_full_row_has_room_for_drafts_that_length_will_cut_off(rows, new_row):
+    row = rows.add(new_row(0, tuple(range(39))))
+    rows.append(row, [7])
+    rows.set_draft(row, [1, 2, 3])
+    rows.append(row, [1, 2, 3, 4])
+    assert rows.lengths[row] == 44
