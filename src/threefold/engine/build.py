@@ -45,6 +45,7 @@ from threefold.runner.peak import measure_forward_peak
 from threefold.runner.rows import Rows
 from threefold.runner.runner import ModelRunner
 from threefold.runner.worker import Worker
+from threefold.sample.draw import warm_up
 from threefold.sample.sampler import Sampler
 from threefold.sample.verify import Acceptance, ExactAcceptance, SyntheticAcceptance
 from threefold.schedule.scheduler import Scheduler
@@ -89,8 +90,9 @@ def build_engine(config: EngineConfig) -> BuiltEngine:
         OperatorError: the model cannot be loaded, does not fit, or a setting cannot hold.
     """
     opened = _open(config)
+    free_bytes = opened.device.free_bytes()
     decoder = _load(opened)
-    facts = _memory_facts(opened, decoder)
+    facts = _memory_facts(opened, free_bytes, _forward_peak(opened, decoder))
     plan = plan_memory(facts, _memory_wishes(opened))
     block_size = config.cache.block_size
     kv = allocate_pool(opened.spec, plan.num_blocks, block_size, opened.dtype, opened.device.torch_device)
@@ -104,6 +106,8 @@ def build_engine(config: EngineConfig) -> BuiltEngine:
         policy=config.scheduler.policy,
         seed=config.model.seed,
     )
+    if not opened.device.is_gpu:
+        warm_up()
     executor = LocalExecutor(_worker(opened, decoder, kv, plan))
     core = EngineCore(scheduler, executor, vocab_size=opened.spec.vocab_size)
     return BuiltEngine(core, _info(opened, plan, [*_reasons(opened, plan), policy_reason]))
@@ -112,7 +116,7 @@ def build_engine(config: EngineConfig) -> BuiltEngine:
 def plan_only(config: EngineConfig) -> str:
     """What `build_engine` would choose and why, without loading a weight: the step's peak is left out of the memory."""
     opened = _open(config)
-    plan = plan_memory(_memory_facts(opened, None), _memory_wishes(opened))
+    plan = plan_memory(_memory_facts(opened, opened.device.free_bytes(), peak_bytes=0), _memory_wishes(opened))
     return "\n".join([str(reason) for reason in _reasons(opened, plan)])
 
 
@@ -158,21 +162,14 @@ def _load(opened: _Opened) -> Decoder:
     return decoder
 
 
-def _memory_facts(opened: _Opened, decoder: Decoder | None) -> MemoryFacts:
-    """Figures for the memory plan; without a decoder those that need one are formulas."""
-    item_bytes = DTYPE_BYTES[opened.limits.dtype]
+def _memory_facts(opened: _Opened, free_bytes: int, peak_bytes: int) -> MemoryFacts:
+    """Figures for the memory plan; free_bytes as it was before the weights were loaded."""
     block_size = opened.config.cache.block_size
-    weights_bytes = opened.spec.num_parameters * item_bytes
-    free_bytes = opened.device.free_bytes()
-    peak_bytes = 0
-    if decoder is not None:
-        free_bytes += weights_bytes
-        peak_bytes = _forward_peak(opened, decoder)
     return MemoryFacts(
         is_gpu=opened.device.is_gpu,
         total_bytes=opened.device.total_bytes(),
         free_bytes=free_bytes,
-        weights_bytes=weights_bytes,
+        weights_bytes=opened.spec.num_parameters * DTYPE_BYTES[opened.limits.dtype],
         peak_bytes=peak_bytes,
         block_bytes=block_bytes(opened.spec, block_size, opened.dtype),
         block_size=block_size,

@@ -23,6 +23,7 @@ from threefold.text.prepare import ModelLimits, prepare, seed_source
 from threefold.text.template_worker import Template
 
 MAX_TEMPLATE_BYTES = 4 * 1024 * 1024
+DEFAULT_MAX_TOKENS = 256
 
 Message = dict[str, str]
 """{"role": …, "content": …}"""
@@ -153,9 +154,10 @@ class LLM:
 
     def default_params(self) -> SamplingParams:
         """The sampling defaults of the model's makers over the API's."""
-        known = {name: value for name, value in self.info.default_sampling.items() if name != "top_k"}
-        top_k = int(self.info.default_sampling.get("top_k", 0))
-        return SamplingParams(max_tokens=256, top_k=top_k, **known)
+        values: dict[str, Any] = dict(self.info.default_sampling)
+        if "top_k" in values:
+            values["top_k"] = int(values["top_k"])
+        return SamplingParams(max_tokens=DEFAULT_MAX_TOKENS, **values)
 
     def _encode(self, prompt: str | list[int]) -> list[int]:
         return self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt

@@ -1,0 +1,143 @@
+"""Speculates as far as it pays: by acceptance, by cost and by load.
+
+Knows nothing about tokens, tensors or drafters' insides: only how likely drafts are to survive and what a step costs.
+So the same object runs in the server, in the simulator and in a unit test; no random numbers, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from threefold.cost import CostCurve, StepShape
+from threefold.draft.acceptance import Acceptance
+from threefold.draft.admit import admit
+from threefold.draft.appetite import Appetite
+from threefold.draft.gain import Gain, StepGain
+from threefold.draft.policy import DraftPolicy, FixedDrafts, NoDrafts, RowDraft
+from threefold.draft.probe import Prober
+
+__all__ = ["Controller", "DraftPolicy", "FixedDrafts", "NoDrafts", "RowDraft"]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+class Controller:
+    """The policy that learns.
+
+    Each step it admits the drafts that make the most of the time, and settles how long the drafts asked for in the next
+    may be. What is off is probed from a small budget of time, so that it can come back.
+
+    Args:
+        cost: the step's cost curve; refined by observe_step.
+        max_draft: longest draft ever asked for, tokens, at least 1.
+    """
+
+    def __init__(self, cost: CostCurve, max_draft: int) -> None:
+        self._cost = cost
+        self._max_draft = max_draft
+        self._acceptance = Acceptance()
+        self._appetite = Appetite(cost, max_draft)
+        self._gain = Gain()
+        self._prober = Prober()
+        self._num_drafted = 0
+        self._num_accepted = 0
+
+    @property
+    def gain_ratio(self) -> float:
+        """Tokens per second with drafts over the estimate without, lately."""
+        return self._gain.ratio
+
+    @property
+    def gain_error(self) -> float:
+        """Standard error of gain_ratio."""
+        return self._gain.error
+
+    def start(self, request_id: int, limit: int) -> None:
+        """Begin without a past; a request with limit 0 is never asked for drafts."""
+        self._acceptance.start(request_id)
+        self._appetite.start(request_id, limit)
+
+    def stop(self, request_id: int) -> None:
+        """Forget the request."""
+        self._acceptance.stop(request_id)
+        self._appetite.stop(request_id)
+
+    def choose(self, rows: Sequence[RowDraft], shape: StepShape) -> list[int]:
+        """Admit drafts by their gain and cost, apart from probes."""
+        rows_given = [i for i, row in enumerate(rows) if row.survival]
+        counts = [0] * len(rows)
+        if rows_given:
+            num_committing = max(self._appetite.num_planned, len(rows))
+            chosen = self._choose([rows[i] for i in rows_given], num_committing, shape)
+            for i, count in zip(rows_given, chosen.tolist(), strict=True):
+                counts[i] = count
+        return counts
+
+    def appetite(self, request_id: int) -> int:
+        """How long a draft to ask for; 0 while it would not pay, apart from probes."""
+        return self._appetite.ask(request_id)
+
+    def observe(self, request_id: int, drafter: str, num_drafted: int, num_accepted: int) -> None:  # noqa: ARG002
+        """Learn from a verification."""
+        self._num_drafted += num_drafted
+        self._num_accepted += num_accepted
+        self._acceptance.observe(request_id, num_drafted, num_accepted)
+
+    def observe_step(self, shape: StepShape, forward_ms: float, draft_ms: float, num_committed: int) -> None:
+        """Learn what the step cost and earned; a step without a time (a fake executor's) teaches nothing."""
+        num_drafted, num_accepted = self._num_drafted, self._num_accepted
+        self._num_drafted = self._num_accepted = 0
+        num_rows = self._appetite.num_planned
+        plain_shape = shape._replace(num_tokens=shape.num_tokens - num_drafted)
+        self._appetite.end_step(plain_shape, forward_ms + draft_ms, draft_ms)
+        self._prober.earn(forward_ms + draft_ms)
+        if forward_ms <= 0.0:
+            return
+        predicted_ms = self._cost.forward_ms(shape)
+        self._gain.observe_prediction(num_drafted > 0, predicted_ms, forward_ms)
+        plain_ms, drafted_ms = self._decode_ms(shape, num_rows, num_drafted)
+        decode_ms = min(drafted_ms / predicted_ms, 1.0) * forward_ms
+        self._gain.observe(
+            StepGain(
+                committed=num_committed,
+                decode_ms=decode_ms + draft_ms,
+                prompt_ms=forward_ms - decode_ms,
+                plain_committed=num_committed - num_accepted,
+                plain_decode_ms=plain_ms * forward_ms / predicted_ms,
+            )
+        )
+        self._cost.observe(shape, forward_ms)
+
+    def _decode_ms(self, shape: StepShape, num_rows: int, num_drafted: int) -> tuple[float, float]:
+        """What the rows that commit would take by themselves, without and with their drafts."""
+        if not num_rows:
+            return 0.0, 0.0
+        plain = StepShape(num_rows, num_rows, shape.kv_tokens * num_rows // max(shape.num_rows, 1))
+        drafted = plain._replace(num_tokens=num_rows + num_drafted)
+        return self._cost.forward_ms(plain), self._cost.forward_ms(drafted)
+
+    def _choose(self, rows: Sequence[RowDraft], num_committing: int, shape: StepShape) -> IntArray:
+        """Drafts to verify of each of these rows, all of which have some at hand."""
+        request_ids = [row.request_id for row in rows]
+        given = [row.survival[: self._max_draft] for row in rows]
+        lengths = np.array([len(survival) for survival in given])
+        estimate = np.zeros((len(rows), self._max_draft))
+        estimate[np.arange(self._max_draft) < lengths[:, None]] = [share for survival in given for share in survival]
+        survival, cells, chances = self._acceptance.calibrate(request_ids, [row.drafter for row in rows], estimate)
+        self._appetite.learn(request_ids, survival)
+        admission = admit(
+            survival,
+            self._cost,
+            shape,
+            num_committing=num_committing,
+            context_tokens=np.array([row.context_tokens for row in rows], dtype=np.float64),
+            fixed_ms=self._appetite.expected_ms(),
+        )
+        counts = self._prober.counts(admission, lengths, self._cost, shape, is_due=self._appetite.is_probing)
+        chosen = counts.nonzero()[0]
+        self._acceptance.expect([request_ids[i] for i in chosen.tolist()], cells[chosen], chances[chosen])
+        return counts

@@ -1,0 +1,86 @@
+"""What speculation is earning now, against the same work without drafts.
+
+Knows nothing about requests. Every step with drafts is set against the cost curve's estimate of itself without them,
+scaled by how far the curve was off for the step that did run: a slow machine is not taken for a costly draft. Prompts
+are owed by the tokens that follow them, so each committed token carries the same share of prompt time either way:
+
+    ms a token, with drafts     (decode_ms + prompt_ms) / committed
+    ms a token, without         plain_decode_ms / plain_committed + prompt_ms / committed
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+MEMORY_STEPS = 300.0
+"""Steps over which the ratio is averaged."""
+MEMORY_READINGS = 64.0
+"""Steps of a kind, with drafts or without, over which the curve's error is averaged."""
+
+
+class StepGain(NamedTuple):
+    """One step as it was, and what it would have been without drafts."""
+
+    committed: float
+    """Tokens."""
+    decode_ms: float
+    """Time of the step, drafting included and its prompts' share left out."""
+    prompt_ms: float
+    """Time of the step's prompts."""
+    plain_committed: float
+    """Tokens without drafts."""
+    plain_decode_ms: float
+    """Decode time without drafts."""
+
+
+class Gain:
+    """Tokens a millisecond with drafts over without, exponentially decayed."""
+
+    def __init__(self) -> None:
+        self._sums = StepGain(0.0, 0.0, 0.0, 0.0, 0.0)
+        self._off = [_Mean(), _Mean()]
+
+    def observe(self, step: StepGain) -> None:
+        """A step is over."""
+        keep = 1.0 - 1.0 / MEMORY_STEPS
+        self._sums = StepGain(*(old * keep + new for old, new in zip(self._sums, step, strict=True)))
+
+    def observe_prediction(self, has_drafts: bool, predicted_ms: float, spent_ms: float) -> None:
+        """How well the curve predicted a step's forward pass, which had drafts or had none."""
+        self._off[has_drafts].add(math.log(spent_ms / predicted_ms))
+
+    @property
+    def ratio(self) -> float:
+        """1.0 = no difference, or nothing known."""
+        committed, decode_ms, prompt_ms, plain_committed, plain_decode_ms = self._sums
+        if min(committed, decode_ms, plain_committed) <= 0.0:
+            return 1.0
+        token_ms = (decode_ms + prompt_ms) / committed
+        return (plain_decode_ms / plain_committed + prompt_ms / committed) / token_ms
+
+    @property
+    def error(self) -> float:
+        """Standard error of the ratio: the curve may be off differently for steps with and without drafts."""
+        plain, drafted = self._off
+        bias = drafted.mean - plain.mean
+        return self.ratio * math.sqrt(bias * bias + plain.variance_of_mean + drafted.variance_of_mean)
+
+
+class _Mean:
+    """Decayed mean and variance."""
+
+    def __init__(self) -> None:
+        self._weight = 0.0
+        self.mean = 0.0
+        self._variance = 0.0
+
+    def add(self, value: float) -> None:
+        self._weight = min(self._weight + 1.0, MEMORY_READINGS)
+        off = value - self.mean
+        self.mean += off / self._weight
+        self._variance += (off * (value - self.mean) - self._variance) / self._weight
+
+    @property
+    def variance_of_mean(self) -> float:
+        return self._variance / self._weight if self._weight else 0.0

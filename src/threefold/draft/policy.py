@@ -1,0 +1,109 @@
+"""What the scheduler knows of speculation, and the two policies that never learn.
+
+Knows nothing about tokens or costs; controller.py holds the policy that does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from threefold.cost import StepShape
+
+
+class RowDraft(NamedTuple):
+    """The drafts at hand for one row."""
+
+    request_id: int
+    survival: tuple[float, ...]
+    """The drafter's estimate that draft i *and all before it* are accepted; empty = no drafts at hand."""
+    drafter: str
+    context_tokens: int
+    """KV tokens that the row's queries look at."""
+
+
+class DraftPolicy(Protocol):
+    """How many drafts to verify and to propose; the scheduler's only view of speculation."""
+
+    def start(self, request_id: int, limit: int) -> None:
+        """A request enters the running batch; it may never have more than `limit` drafts in a step."""
+
+    def stop(self, request_id: int) -> None:
+        """The request left the running batch (ended, aborted or preempted); unknown ids are ignored."""
+
+    def choose(self, rows: Sequence[RowDraft], shape: StepShape) -> list[int]:
+        """How many of each row's drafts to verify.
+
+        Args:
+            rows: the rows that have drafts at hand; the step may commit tokens for others too.
+            shape: the step without any draft, prompt chunks included.
+        """
+
+    def appetite(self, request_id: int) -> int:
+        """Longest draft worth proposing for the request after the step being planned; 0 = none.
+
+        Asked while the step is planned, before `choose`, once for each row that commits a token in it.
+        """
+
+    def observe(self, request_id: int, drafter: str, num_drafted: int, num_accepted: int) -> None:
+        """A step verified num_drafted drafts of the request and accepted the first num_accepted.
+
+        Called before `observe_step`, for the rows that had drafts.
+        """
+
+    def observe_step(self, shape: StepShape, forward_ms: float, draft_ms: float, num_committed: int) -> None:
+        """A step of this shape, its drafts included, took that long and committed that many tokens."""
+
+    @property
+    def gain_ratio(self) -> float:
+        """Estimated tokens per second with drafts over without, lately; 1.0 = no difference."""
+
+
+class NoDrafts:
+    """Speculation off: the null policy."""
+
+    gain_ratio = 1.0
+
+    def start(self, request_id: int, limit: int) -> None:
+        """Nothing to remember."""
+
+    def stop(self, request_id: int) -> None:
+        """Nothing to forget."""
+
+    def choose(self, rows: Sequence[RowDraft], shape: StepShape) -> list[int]:  # noqa: ARG002
+        """No drafts."""
+        return [0] * len(rows)
+
+    def appetite(self, request_id: int) -> int:  # noqa: ARG002
+        """No drafts."""
+        return 0
+
+    def observe(self, request_id: int, drafter: str, num_drafted: int, num_accepted: int) -> None:
+        """Nothing to learn."""
+
+    def observe_step(self, shape: StepShape, forward_ms: float, draft_ms: float, num_committed: int) -> None:
+        """Nothing to learn."""
+
+
+class FixedDrafts(NoDrafts):
+    """Always as many drafts as proposed, up to k: what a user gets who switches adaptation off."""
+
+    def __init__(self, k: int) -> None:
+        self._k = k
+        self._limits: dict[int, int] = {}
+
+    def start(self, request_id: int, limit: int) -> None:
+        """Remember the request's own limit."""
+        self._limits[request_id] = min(limit, self._k)
+
+    def stop(self, request_id: int) -> None:
+        """Forget the request."""
+        self._limits.pop(request_id, None)
+
+    def choose(self, rows: Sequence[RowDraft], shape: StepShape) -> list[int]:  # noqa: ARG002
+        """All drafts at hand, up to the limit."""
+        return [min(len(row.survival), self._limits[row.request_id]) for row in rows]
+
+    def appetite(self, request_id: int) -> int:
+        """The limit."""
+        return self._limits[request_id]

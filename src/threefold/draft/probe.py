@@ -1,0 +1,118 @@
+"""Tries what does not seem to pay, within a budget of time, so that a wrong belief cannot last.
+
+Knows nothing about what the trials teach. Beliefs that are acted on correct themselves; these three would not:
+
+    plain   what a step costs without drafts, when drafts always pay
+    wide    what a step with more drafts costs, when only a few ever pay
+    row     whether one request's drafts have become good, when they never seem to pay
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from threefold.cost import CostCurve, StepShape
+from threefold.draft.admit import Admission
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+PROBE_SHARE = 0.0015
+"""Share of all time that one kind of probe may lose."""
+EVERY_STEPS = 8
+"""Steps between two probes."""
+MAX_STEPS = 2.0
+"""A budget begins with this many steps' time, and never holds more: a quiet spell does not end in a burst."""
+NEW_LOAD = 0.3
+"""A load that differs by this share from that of the last plain probe deserves one of its own."""
+
+
+class ProbeBudget:
+    """Milliseconds that a kind of probe may lose; a fixed share of the time that passes."""
+
+    def __init__(self) -> None:
+        self.ms = 0.0
+        self._is_new = True
+
+    def earn(self, step_ms: float) -> None:
+        """A step took this long."""
+        most_ms = MAX_STEPS * step_ms
+        self.ms = most_ms if self._is_new else min(self.ms + PROBE_SHARE * step_ms, most_ms)
+        self._is_new = False
+
+    def spend(self, ms: float) -> bool:
+        """Take ms if they are there."""
+        if ms > self.ms:
+            return False
+        self.ms -= ms
+        return True
+
+
+class Prober:
+    """Takes turns between the three kinds of probe."""
+
+    def __init__(self) -> None:
+        self._plain = ProbeBudget()
+        self._wide = ProbeBudget()
+        self._row = ProbeBudget()
+        self._turn = 0
+        self._plain_tokens = 0
+        self._num_waited = 0
+
+    def earn(self, step_ms: float) -> None:
+        """A step took this long."""
+        for budget in (self._plain, self._wide, self._row):
+            budget.earn(step_ms)
+
+    def counts(
+        self, admission: Admission, num_given: IntArray, cost: CostCurve, shape: StepShape, *, is_due: bool
+    ) -> IntArray:
+        """Drafts to verify of each row: the best number, or now and then a probe.
+
+        Args:
+            admission: the drafts at hand.
+            num_given: [num_rows], drafts at hand of each row.
+            cost: the step's cost curve.
+            shape: the step without any draft.
+            is_due: more drafts than usual were asked for as a probe, so this is the moment.
+        """
+        self._num_waited += 1
+        kind: int | None = 0 if self._is_new(shape) else None
+        if is_due or self._num_waited >= EVERY_STEPS:
+            self._num_waited = 0
+            self._turn += 1
+            kind = self._turn % 3
+        if kind == 0 and admission.best > 0 and self._plain.spend(float(admission.loss_ms[0])):
+            self._plain_tokens = shape.num_tokens
+            return admission.counts(0, len(num_given))
+        if kind == 1:
+            return admission.counts(self._widest(admission), len(num_given))
+        if kind == 2:
+            return self._with_one_row_more(admission, num_given, cost, shape)
+        return admission.counts(admission.best, len(num_given))
+
+    def _is_new(self, shape: StepShape) -> bool:
+        """True when no plain probe has seen a load like this lately."""
+        return abs(shape.num_tokens - self._plain_tokens) > NEW_LOAD * self._plain_tokens
+
+    def _widest(self, admission: Admission) -> int:
+        """The most drafts that the budget allows."""
+        affordable = (admission.loss_ms <= self._wide.ms).nonzero()[0]
+        widest = max(int(affordable[-1]), admission.best)
+        self._wide.spend(float(admission.loss_ms[widest]))
+        return widest
+
+    def _with_one_row_more(
+        self, admission: Admission, num_given: IntArray, cost: CostCurve, shape: StepShape
+    ) -> IntArray:
+        """The best number and, if the row whose turn it is has none, as many of its drafts as the budget allows."""
+        counts = admission.counts(admission.best, len(num_given))
+        row = self._turn // 3 % len(counts)
+        if not counts[row]:
+            num_tokens = shape.num_tokens + admission.best + np.arange(num_given[row] + 1.0)
+            extra_ms = cost.forward_ms_many(num_tokens, shape)
+            extra_ms -= extra_ms[0]
+            counts[row] = int((extra_ms <= self._row.ms).nonzero()[0][-1])
+            self._row.spend(float(extra_ms[counts[row]]))
+        return counts

@@ -1,0 +1,97 @@
+import numpy as np
+
+from threefold.cost import CostCurve, StepShape
+from threefold.draft.appetite import ASK_AGAIN_STEPS, Appetite
+
+KNOTS = [(1, 13.0), (8, 13.2), (16, 18.6), (64, 50.0), (256, 175.0)]
+
+
+def run(appetite: Appetite, num_rows: int, num_steps: int, draft_ms: float, survival: float = 0.0) -> list[list[int]]:
+    """Steps in which every row asked gets drafts of this conditional survival, or none at 0."""
+    shape = StepShape(num_rows, num_rows, 100 * num_rows)
+    asked: list[list[int]] = []
+    for _ in range(num_steps):
+        before = asked[-1] if asked else [0] * num_rows
+        asked.append([appetite.ask(request_id) for request_id in range(num_rows)])
+        rows = [request_id for request_id in range(num_rows) if before[request_id] and survival]
+        if rows:
+            given = np.zeros((len(rows), 8))
+            for row, request_id in enumerate(rows):
+                given[row, : before[request_id]] = survival ** np.arange(1, before[request_id] + 1)
+            appetite.learn(rows, given)
+        step_ms = 13.0 + draft_ms * max(asked[-1])
+        appetite.end_step(shape, step_ms, draft_ms * max(asked[-1]))
+    return asked
+
+
+def started(num_rows: int, limit: int = 8) -> Appetite:
+    appetite = Appetite(CostCurve(KNOTS), 8)
+    for request_id in range(num_rows):
+        appetite.start(request_id, limit)
+    return appetite
+
+
+def test_cheap_drafting_is_always_asked_for_all() -> None:
+    asked = run(started(4), 4, 50, draft_ms=1e-4)
+    assert asked[-1] == [8] * 4
+
+
+def test_a_limit_holds_and_zero_means_never() -> None:
+    appetite = started(1, limit=3)
+    appetite.start(1, 0)
+    asked = run(appetite, 2, 60, draft_ms=1e-4)
+    assert asked[-1] == [3, 0]
+    assert all(lengths[1] == 0 for lengths in asked)
+
+
+def test_costly_drafting_that_brings_nothing_is_given_up_but_for_cheap_probes() -> None:
+    asked = run(started(4), 4, 3000, draft_ms=3.0)
+    late = [max(lengths) for lengths in asked[1000:]]
+    lost_ms = 3.0 * sum(late)
+    assert 0 < lost_ms < 0.005 * 13.0 * len(late)
+
+
+def test_costly_drafting_that_is_right_is_kept() -> None:
+    asked = run(started(2), 2, 200, draft_ms=1.0, survival=0.95)
+    assert min(asked[-1]) >= 4
+
+
+def test_what_returns_is_found_again() -> None:
+    appetite = started(4)
+    run(appetite, 4, 600, draft_ms=3.0)
+    asked = run(appetite, 4, 4000, draft_ms=1.0, survival=0.97)
+    assert min(asked[-1]) > 2
+
+
+def test_a_row_that_never_matches_is_asked_seldom_when_asking_is_not_free() -> None:
+    appetite = started(64)
+    shape = StepShape(64, 64, 6400)
+    asked: list[list[int]] = []
+    for _ in range(400):
+        before = asked[-1] if asked else [0] * 64
+        asked.append([appetite.ask(request_id) for request_id in range(64)])
+        rows = [request_id for request_id in range(32) if before[request_id]]  # the others find nothing, ever
+        if rows:
+            given = np.zeros((len(rows), 8))
+            for row, request_id in enumerate(rows):
+                given[row, : before[request_id]] = 0.97 ** np.arange(1, before[request_id] + 1)
+            appetite.learn(rows, given)
+        draft_ms = 0.02 * sum(length > 0 for length in asked[-1])
+        appetite.end_step(shape, 50.0 + draft_ms, draft_ms)
+    late = np.array(asked[-4 * ASK_AGAIN_STEPS :]) > 0
+    assert late[:, :32].mean() > 0.95
+    assert late[:, 32:].mean() < 0.2
+
+
+def test_a_request_may_leave_between_asking_and_answer() -> None:
+    appetite = started(2)
+    appetite.start(2, 8)
+    for request_id in (0, 1, 2):
+        appetite.ask(request_id)
+    appetite.stop(2)  # ended by the step that was to bring its drafts
+    appetite.end_step(StepShape(3, 3, 0), 13.0, 0.1)
+    appetite.stop(0)
+    appetite.stop(0)
+    appetite.ask(1)
+    appetite.end_step(StepShape(1, 1, 0), 13.0, 0.1)
+    appetite.end_step(StepShape(512, 1, 512), 100.0, 0.0)  # a step of prompts alone

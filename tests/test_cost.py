@@ -1,0 +1,142 @@
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from threefold.cost import CostCurve, StepShape
+from threefold.errors import ConfigError
+
+CPU_MS = [(1, 13.7), (4, 12.3), (6, 12.7), (8, 13.2), (16, 18.6), (32, 29.7), (64, 50), (96, 72), (128, 91), (256, 175)]
+TRUTH = CostCurve([(1, 13.0), (8, 13.2), (32, 29.7), (64, 50.0), (256, 175.0)], kv_token_ms=2e-3, pair_ms=5e-4)
+
+
+def decode(num_rows: int, context: int = 0, num_new: int = 1) -> StepShape:
+    return StepShape(num_rows * num_new, num_rows, num_rows * context)
+
+
+def test_a_fit_goes_through_clean_readings_and_never_falls() -> None:
+    curve = CostCurve.from_measurements([(StepShape(n, 1, 0), ms) for n, ms in CPU_MS])
+    for n, ms in CPU_MS[3:]:
+        assert curve.forward_ms(StepShape(n, 1, 0)) == pytest.approx(ms, rel=0.03)
+    swept = [curve.forward_ms(StepShape(n, 1, 0)) for n in range(1, 600)]
+    assert all(b >= a for a, b in itertools.pairwise(swept))
+    assert swept[511] > swept[255] * 1.7  # beyond the last reading it goes on as steeply
+
+
+def test_a_fit_tells_context_from_tokens_and_survives_an_outlier() -> None:
+    rng = np.random.default_rng(1)
+    shapes = [decode(1, 64, n) for n in (1, 2, 4, 6, 8)]
+    shapes += [decode(n, context) for n in (4, 16, 64) for context in (64, 1024)]
+    shapes += [decode(n, 64, 4) for n in (4, 16)] + [decode(1, 1024, 8), decode(1, 1024), decode(16, 1024, 4)]
+    readings = [(shape, TRUTH.forward_ms(shape) * rng.normal(1.0, 0.02)) for shape in shapes]
+    readings.append((decode(16, 64), 3 * TRUTH.forward_ms(decode(16, 64))))
+    curve = CostCurve.from_measurements(readings)
+    for shape in shapes:
+        assert curve.forward_ms(shape) == pytest.approx(TRUTH.forward_ms(shape), rel=0.12)
+
+
+def test_one_reading_is_enough_for_a_fit_and_none_is_not() -> None:
+    curve = CostCurve.from_measurements([(decode(4, 64), 10.0)])
+    assert curve.forward_ms(decode(4, 64)) == pytest.approx(10.0, rel=0.05)
+    with pytest.raises(ConfigError, match="at least one reading"):
+        CostCurve.from_measurements([(decode(4, 64), math.nan), (StepShape(0, 0, 0), 1.0)])
+
+
+def test_many_and_one_agree() -> None:
+    shape = decode(16, 300)
+    num_tokens = np.array([1.0, 7.0, 16.0, 40.0, 256.0, 999.0])
+    many = TRUTH.forward_ms_many(num_tokens, shape)
+    one = [TRUTH.forward_ms(shape._replace(num_tokens=int(n))) for n in num_tokens]
+    assert many == pytest.approx(one)
+
+
+def test_readings_move_the_curve_and_outliers_hardly() -> None:
+    curve = CostCurve([(1, 10.0), (64, 20.0), (256, 60.0)])
+    rng = np.random.default_rng(2)
+    for _ in range(600):
+        shape = decode(int(rng.choice([1, 16, 64, 128])), 300)
+        ms = TRUTH.forward_ms(shape) * rng.normal(1.0, 0.04)
+        curve.observe(shape, ms * (10 if rng.random() < 0.02 else 1))
+    for n in (1, 16, 64, 128):
+        assert curve.forward_ms(decode(n, 300)) == pytest.approx(TRUTH.forward_ms(decode(n, 300)), rel=0.15)
+
+
+def test_a_slower_machine_is_followed_everywhere() -> None:
+    """What is learned at one load is mostly true of the others."""
+    curve = CostCurve([(1, 13.0), (64, 50.0), (256, 175.0)])
+    for _ in range(60):
+        curve.observe(decode(64), 65.0)
+    assert curve.forward_ms(decode(64)) == pytest.approx(65.0, rel=0.03)
+    assert curve.forward_ms(decode(256)) > 190.0
+
+
+def test_a_guess_is_cautious_and_its_first_reading_sets_the_scale() -> None:
+    curve = CostCurve.uninformed()
+    assert not curve.is_measured
+    curve.observe(decode(64), 50.0)
+    assert curve.is_measured
+    assert curve.forward_ms(decode(64)) == pytest.approx(50.0)
+    assert curve.forward_ms(decode(64, 0, 2)) > 85.0  # no plateau is taken for granted
+
+
+def test_senseless_readings_teach_nothing() -> None:
+    curve = CostCurve([(1, 10.0), (64, 20.0)])
+    before = curve.to_dict()
+    for ms in (0.0, -1.0, math.nan, math.inf):
+        curve.observe(decode(4), ms)
+    curve.observe(StepShape(0, 0, 0), 5.0)
+    curve.observe_draft(0, 0, 0, 5.0)
+    curve.observe_draft(1, 1, 1, math.nan)
+    assert curve.to_dict() == before
+
+
+def test_drafting_is_learned_by_rounds() -> None:
+    """A draft model at four rows says what it costs at sixteen: rounds, not tokens."""
+    curve = CostCurve([(1, 10.0), (64, 20.0)])
+    for _ in range(40):
+        curve.observe_draft(4, 16, 4, 4 * 2.0)
+        curve.observe_draft(4, 8, 2, 2 * 2.0)
+    assert curve.draft_ms(16, 16 * 4, 4) == pytest.approx(8.0, rel=0.3)
+    assert curve.ms(decode(4)._replace(num_drafted=16)) == pytest.approx(curve.forward_ms(decode(4)) + 8.0, rel=0.1)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 3000), st.integers(1, 300), st.integers(0, 10**6), st.floats(1e-3, 1e5)), max_size=60
+    )
+)
+def test_no_reading_breaks_the_curve(readings: list[tuple[int, int, int, float]]) -> None:
+    curve = CostCurve.uninformed()
+    for num_tokens, num_rows, kv_tokens, ms in readings:
+        curve.observe(StepShape(num_tokens, num_rows, kv_tokens), ms)
+        curve.observe_draft(num_rows, num_tokens, 4, ms)
+    swept = curve.forward_ms_many(np.arange(1.0, 10000.0, 37.0), decode(4, 100))
+    assert np.all(np.isfinite(swept)) and np.all(swept > 0) and np.all(np.diff(swept) >= 0)
+
+
+def test_the_disk_keeps_the_curve() -> None:
+    curve = CostCurve.from_measurements([(decode(n, 64), ms) for n, ms in CPU_MS])
+    curve.observe_draft(4, 16, 4, 8.0)
+    stored = json.loads(json.dumps(curve.to_dict()))
+    assert CostCurve.from_dict(stored).to_dict() == curve.to_dict()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"knots": "none"},
+        {"knots": [[1, 1.0]]},
+        {"knots": [[2, 1.0], [1, 2.0]]},
+        {"knots": [[1, 1.0], [2, math.nan]]},
+        {"knots": [[1, 1.0], [2, 2.0]], "row_ms": -1.0},
+        {"knots": [[1, 1.0], [2, 2.0]], "colour": "red"},
+    ],
+)
+def test_a_damaged_file_is_one_clear_error(data: dict) -> None:
+    with pytest.raises(ConfigError, match="cost curve"):
+        CostCurve.from_dict(data)
