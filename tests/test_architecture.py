@@ -28,17 +28,32 @@ MAY_IMPORT: dict[str, set[str]] = {
     "draft.draft_model": {"runner", "draft.drafter", "models", "layers"},
     "engine.core": {"schedule"},
     "engine.resolve": set(),
+    "engine.curve_store": set(),
     "engine.outputs": set(),
     "engine.wire": {"engine.outputs"},
-    "engine.loop": {"engine.core", "engine.wire"},
-    "engine.client": {"engine.loop", "engine.wire", "engine.outputs", "text"},
-    "engine.llm": {"engine.loop", "engine.core", "engine.build", "engine.outputs", "text"},
+    "engine.loop": {"engine.core", "engine.outputs", "engine.wire"},
+    "engine.client": {
+        "engine.gate",
+        "engine.live",
+        "engine.outputs",
+        "engine.process",
+        "engine.stream",
+        "engine.wire",
+        "text",
+    },
+    "engine.answer": {"engine.outputs", "text"},
+    "engine.stream": {"engine.answer", "engine.outputs"},
+    "engine.gate": set(),
+    "engine.live": {"engine.answer", "engine.outputs", "engine.stream", "engine.wire", "text"},
+    "engine.process": {"engine.wire"},
+    "engine.options": {"flags.speculation"},
+    "engine.llm": {"engine.answer", "engine.build", "engine.core", "engine.options", "engine.outputs", "text"},
     "engine.build": {"*"},
     "server": {"engine.client", "engine.outputs", "text"},
     "testing": {"engine.core", "schedule", "cache", "draft.controller"},
     "bench": {"*"},
     "advise": {"*"},
-    "flags": {"*"},
+    "flags": set(),
     "cli": {"*"},
     "entrypoints": {"*"},
     "__main__": {"cli"},
@@ -82,6 +97,8 @@ def imports_of(path: Path) -> set[str]:
 def rule_for(module: str) -> tuple[str, set[str]]:
     """The longest entry of the table that covers the module."""
     parts = module.split(".")
+    if parts == ["engine"]:  # its files each have a line of their own; the package itself imports nothing
+        return module, set()
     for length in range(len(parts), 0, -1):
         key = ".".join(parts[:length])
         if key in MAY_IMPORT:
@@ -156,7 +173,7 @@ def test_every_config_field_has_a_default_and_a_line_of_doc() -> None:
 def test_public_names() -> None:
     import threefold
 
-    assert threefold.__all__ == ["LLM", "Answer", "SamplingParams", "__version__"]
+    assert threefold.__all__ == ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "__version__"]
     assert all(hasattr(threefold, name) for name in threefold.__all__)
 
 

@@ -54,7 +54,7 @@ class RowPlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Who runs in a step. Rows stand in the order in which they were admitted."""
+    """Who runs in a step. Rows stand in the scheduler's order: by priority where that is the policy, then by arrival."""
 
     rows: list[RowPlan]
     new_rows: list[NewRow] = field(default_factory=list)
@@ -122,9 +122,8 @@ class Executor(Protocol):
         """Free what the executor holds; it is not used again."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenDelta:
-    """What a step added to one request; the engine's only output."""
+class TokenDelta(NamedTuple):
+    """What a step added to one request; the engine's only output. A NamedTuple for the reason that RowPlan is one."""
 
     request_id: int
     token_ids: list[int]
