@@ -55,6 +55,8 @@ class EngineCore:
         ran_s = self._clock()
         deltas = self.scheduler.commit(plan, result)  # accept, publish blocks, finish, free
         self._take_times(began_s, planned_s, ran_s)
+        if not self.scheduler.has_work:
+            self._check_idle()
         return deltas
 
     def add_request(self, request: Request) -> None:
@@ -108,6 +110,11 @@ class EngineCore:
     def close(self) -> None:
         """Free what the executor holds; the engine is not used again."""
         self.executor.close()
+
+    def _check_idle(self) -> None:
+        fault = self.scheduler.idle_fault()
+        if fault is not None:
+            logger.error("%s: a leak in the engine, please report it", fault)
 
     def _take_times(self, began_s: float, planned_s: float, ran_s: float) -> None:
         ended_s = self._clock()

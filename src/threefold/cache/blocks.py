@@ -1,0 +1,97 @@
+"""Block ids and who needs them. Every block is in exactly one of three states:
+
+    free      nobody holds it and nothing worth keeping is in it
+    cached    nobody holds it, but its content is findable by hash; evicted least recently used first
+    held      one or more requests hold it
+
+Knows nothing about requests or tokens; the law of conservation, free + cached + held = total, is kept here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+
+from threefold.cache.prefix import PrefixIndex
+
+
+class BlockPool:
+    """Hands out blocks; every operation is O(1) a block."""
+
+    def __init__(self, num_blocks: int, index: PrefixIndex) -> None:
+        self.num_blocks = num_blocks
+        self._index = index
+        self._free = list(range(num_blocks - 1, -1, -1))  # a stack; block 0 is handed out first
+        self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
+        self._num_holders = [0] * num_blocks
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that can be taken: free and cached."""
+        return len(self._free) + len(self._cached)
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks that nobody holds but that are findable."""
+        return len(self._cached)
+
+    @property
+    def num_held(self) -> int:
+        """Blocks that requests hold, a shared one counted once."""
+        return self.num_blocks - len(self._free) - len(self._cached)
+
+    def take(self, num_blocks: int) -> list[int]:
+        """Blocks for new content, held once each; free ones first, then the least recently used cached ones.
+
+        The caller has made sure that so many are available.
+        """
+        return [self._take_one() for _ in range(num_blocks)]
+
+    def _take_one(self) -> int:
+        if self._free:
+            block_id = self._free.pop()
+        else:
+            block_id, _ = self._cached.popitem(last=False)
+            self._index.forget(block_id)
+        self._num_holders[block_id] = 1
+        return block_id
+
+    def hold(self, block_id: int) -> None:
+        """One more request holds a findable block."""
+        if self._num_holders[block_id] == 0:
+            del self._cached[block_id]
+        self._num_holders[block_id] += 1
+
+    def release(self, block_ids: Iterable[int]) -> None:
+        """A request lets go; of the blocks that become cached, those that come first here are evicted first."""
+        for block_id in block_ids:
+            self._num_holders[block_id] -= 1
+            if self._num_holders[block_id] == 0:
+                if block_id in self._index:
+                    self._cached[block_id] = None
+                else:
+                    self._free.append(block_id)
+
+    def forget_cached(self) -> None:
+        """Nothing is findable any more: cached blocks become free."""
+        self._free.extend(self._cached)
+        self._cached.clear()
+        self._index.clear()
+
+    def faults(self, holdings: Iterable[int]) -> list[str]:
+        """What is wrong, given every block id that every request holds; one line each, empty = nothing."""
+        holders = Counter(holdings)
+        free, cached = set(self._free), set(self._cached)
+        held = {block_id for block_id, count in enumerate(self._num_holders) if count}
+        checks = {
+            f"free {len(free)} + cached {len(cached)} + held {len(held)} is not {self.num_blocks}": (
+                len(self._free) + len(cached) + len(held) == self.num_blocks == len(free | cached | held)
+            ),
+            "the counts of holders are not those of the requests": (
+                all(count == holders[block_id] for block_id, count in enumerate(self._num_holders))
+                and all(0 <= block_id < self.num_blocks for block_id in holders)
+            ),
+            "a cached block is not findable": all(block_id in self._index for block_id in cached),
+            "a free block is findable": not any(block_id in self._index for block_id in free),
+        }
+        return [message for message, is_sound in checks.items() if not is_sound] + self._index.faults()

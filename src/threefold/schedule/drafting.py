@@ -1,0 +1,62 @@
+"""Which drafts at hand are verified in a step. They take what nobody else wants: tokens and blocks that are left over.
+
+Knows lengths and odds only; the drafts themselves never leave the worker.
+"""
+
+from __future__ import annotations
+
+from threefold.cache.manager import CacheManager
+from threefold.cost import StepShape
+from threefold.draft.controller import DraftPolicy, RowDraft
+from threefold.schedule.running import Row
+from threefold.step import RowPlan
+
+
+class DraftPlanner:
+    """Appends drafts to a plan's rows, as the controller chooses and as far as they fit."""
+
+    def __init__(self, cache: CacheManager, controller: DraftPolicy) -> None:
+        self._cache = cache
+        self._controller = controller
+
+    def add_drafts(self, plans: list[RowPlan], drafting: list[tuple[int, Row]], budget: int, num_spare: int) -> None:
+        """Widen the plans of rows with drafts at hand.
+
+        Args:
+            plans: the step without drafts; changed in place.
+            drafting: (index into plans, row) of rows with drafts at hand, all known tokens of which are fed.
+            budget: tokens that the step may still take.
+            num_spare: blocks that drafts must leave to others.
+        """
+        candidates: list[RowDraft] = []
+        for index, row in drafting:
+            request_id, num_computed, num_new, *_ = plans[index]
+            survival = row.survival[: row.useful_draft(num_committed=0)]
+            candidates.append(RowDraft(request_id, survival, row.drafter, num_computed + num_new))
+        chosen = self._controller.choose(candidates, shape_of(plans))
+        for (index, row), candidate, wanted in zip(drafting, candidates, chosen, strict=True):
+            num_drafts = min(wanted, len(candidate.survival), budget)
+            if num_drafts > 0:
+                plans[index] = plan = self._widen(plans[index], row, num_drafts, num_spare)
+                budget -= plan.max_draft
+
+    def _widen(self, plan: RowPlan, row: Row, num_drafts: int, num_spare: int) -> RowPlan:
+        """Feed up to num_drafts drafts behind the row's known tokens; fewer when there are no blocks for them."""
+        request_id, num_computed, num_new, _, new_blocks, wants_token, next_draft = plan
+        known = num_computed + num_new
+        if known + num_drafts > row.num_slots:
+            more = self._cache.allocate(row.request, known + num_drafts, num_spare) or ()
+            new_blocks += more
+            row.num_slots += len(more) * self._cache.block_size
+            num_drafts = min(num_drafts, row.num_slots - known)
+        return RowPlan(request_id, num_computed, num_new + num_drafts, num_drafts, new_blocks, wants_token, next_draft)
+
+
+def shape_of(plans: list[RowPlan]) -> StepShape:
+    """What the time of a step with these rows depends on."""
+    num_tokens = kv_tokens = num_drafted = 0
+    for _, num_computed, num_new, _, _, _, next_draft in plans:
+        num_tokens += num_new
+        kv_tokens += num_computed + num_new
+        num_drafted += next_draft
+    return StepShape(num_tokens, len(plans), kv_tokens, num_drafted)

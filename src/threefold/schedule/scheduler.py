@@ -1,0 +1,221 @@
+"""Decides what each step computes: who runs, how many tokens, how many drafts.
+
+There are no phases. A running request has tokens whose KV is computed and tokens whose KV is not; a step computes some
+more of them, be it a prompt's chunk, the one token just sampled, or that token and drafts behind it. Knows nothing
+about tensors, devices or text.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from threefold.cache.manager import CacheManager
+from threefold.draft.controller import DraftPolicy
+from threefold.errors import ConfigError
+from threefold.metrics import EngineStats
+from threefold.request import FinishReason, Request, RequestStatus
+from threefold.schedule.admission import Admission
+from threefold.schedule.commit import Committer
+from threefold.schedule.drafting import DraftPlanner
+from threefold.schedule.running import Row, RunningBatch
+from threefold.step import NewRow, RowPlan, StepPlan, StepResult, TokenDelta
+
+POLICIES = ("fcfs", "priority")
+_SEED_STEP = 0x9E3779B97F4A7C15  # odd, so consecutive request ids give seeds far apart (golden ratio, Knuth)
+
+
+class Scheduler:
+    """Continuous batching over a budget of tokens a step.
+
+    Call `plan`, run the plan, call `commit`, again and again; `add` and `abort` come in between.
+    """
+
+    def __init__(
+        self,
+        cache: CacheManager,
+        controller: DraftPolicy,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        long_prefill_token_threshold: int = 0,
+        policy: str = "fcfs",
+        seed: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Raise ConfigError for a policy that is not known and for limits that contradict each other."""
+        if policy not in POLICIES:
+            raise ConfigError(f"scheduling policy must be one of {', '.join(POLICIES)}, got {policy!r}")
+        if not 1 <= max_num_seqs <= max_num_batched_tokens:
+            raise ConfigError(
+                f"max_num_seqs ({max_num_seqs}) must be between 1 and max_num_batched_tokens "
+                f"({max_num_batched_tokens}): every running request takes at least one token of a step"
+            )
+        self._cache = cache
+        self._controller = controller
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._max_chunk = long_prefill_token_threshold or max_num_batched_tokens
+        self._seed = seed
+        self._stats = EngineStats()
+        self._running = RunningBatch(cache, controller)
+        self._admission = Admission(
+            cache, self._running, self._stats, max_num_seqs=max_num_seqs, policy=policy, clock=clock
+        )
+        self._drafts = DraftPlanner(cache, controller)
+        self._committer = Committer(cache, controller, self._running, self._stats)
+
+    @property
+    def has_work(self) -> bool:
+        """True while a request runs or waits."""
+        return bool(self._running.rows) or len(self._admission.waiting) > 0
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Most tokens that one request can ever have."""
+        return self._cache.num_blocks * self._cache.block_size
+
+    def add(self, request: Request) -> None:
+        """A request arrives and waits for its turn; it must fit into `capacity_tokens`."""
+        self._admission.add(request)
+
+    def abort(self, request_id: int) -> bool:
+        """End a request wherever it stands and free all it holds at once; False = it is not here (any more)."""
+        row = self._running.by_id.get(request_id)
+        if row is not None:
+            self._running.leave(row)
+            self._running.sweep()
+            request = row.request
+        else:
+            waiting = self._admission.withdraw(request_id)
+            if waiting is None:
+                return False
+            request = waiting
+        request.status = RequestStatus.FINISHED
+        request.finish_reason = FinishReason.ABORT
+        return True
+
+    def plan(self) -> StepPlan | None:
+        """Decide the next step; None when there is nothing to do.
+
+        Running requests come first, then waiting ones, and drafts get what both leave over.
+        """
+        plans: list[RowPlan] = []
+        drafting: list[tuple[int, Row]] = []
+        new_rows: list[NewRow] = []
+        budget = self._plan_running(plans, drafting)
+        budget = self._plan_waiting(plans, new_rows, budget)
+        if drafting and budget > 0:
+            num_spare = self._cache.num_blocks if self._admission.is_short_of_blocks else len(self._running)
+            self._drafts.add_drafts(plans, drafting, budget, num_spare)
+        if not plans:
+            return None
+        return StepPlan(plans, new_rows, self._running.take_dropped())
+
+    def commit(self, plan: StepPlan, result: StepResult) -> list[TokenDelta]:
+        """Take in what a plan came to: tokens that passed, requests that ended, blocks that filled up."""
+        return self._committer.commit(plan, result)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes."""
+        return self._cache.reset_prefix_cache()
+
+    def stats(self) -> EngineStats:
+        """A snapshot of all that the scheduler counts."""
+        return replace(
+            self._stats,
+            num_running=len(self._running),
+            num_waiting=len(self._admission.waiting),
+            num_blocks=self._cache.num_blocks,
+            num_held_blocks=self._cache.num_held_blocks,
+            num_cached_blocks=self._cache.num_cached_blocks,
+            speculation_gain_ratio=self._controller.gain_ratio,
+            accepted_per_position=list(self._stats.accepted_per_position),
+            iteration_tokens=dict(self._stats.iteration_tokens),
+        )
+
+    def idle_fault(self) -> str | None:
+        """What is wrong when nothing runs; O(1), None = nothing."""
+        num_held = self._cache.num_held_blocks
+        return f"{num_held} KV blocks are held though no request runs" if num_held else None
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError if blocks leaked or are shared wrongly; slow, for tests."""
+        self._cache.check_integrity(row.request for row in self._running.rows)
+
+    def _plan_running(self, plans: list[RowPlan], drafting: list[tuple[int, Row]]) -> int:
+        """Plan the running rows' known tokens; the hot loop. Returns the tokens left of the budget.
+
+        Each row behind is sure of one token, so no prompt starves those who are generating. Only the last row is ever
+        preempted, and rows are planned from the first on, so what is planned stays.
+        """
+        rows = self._running.rows
+        appetite = self._controller.appetite
+        budget = self._max_num_batched_tokens
+        for row in rows:
+            request = row.request
+            num_computed = request.num_computed
+            num_known = len(request.token_ids)
+            num_new = num_known - num_computed
+            if num_new > 1:
+                num_behind = len(rows) - len(plans) - 1
+                num_new = min(num_new, self._max_chunk, budget - num_behind)
+            end = num_computed + num_new
+            new_blocks: tuple[int, ...] = ()
+            if end > row.num_slots:
+                grown = self._grow(row, end)
+                if grown is None:
+                    break  # it was the last row itself that had to leave
+                new_blocks = grown
+            budget -= num_new
+            wants_token = end == num_known
+            next_draft = 0
+            if wants_token:
+                next_draft = appetite(request.request_id)
+                if next_draft:
+                    next_draft = min(next_draft, row.useful_draft(num_committed=1))
+                if row.survival:
+                    drafting.append((len(plans), row))
+            plans.append(RowPlan(request.request_id, num_computed, num_new, 0, new_blocks, wants_token, next_draft))
+        return budget
+
+    def _grow(self, row: Row, num_tokens: int) -> tuple[int, ...] | None:
+        """Give the row slots for num_tokens, preempting from the last row on; None = the row itself had to leave."""
+        rows = self._running.rows
+        while (new_blocks := self._cache.allocate(row.request, num_tokens)) is None:
+            last = rows.pop()
+            self._admission.preempt(last)
+            if last is row:
+                return None
+        row.num_slots += len(new_blocks) * self._cache.block_size
+        return new_blocks
+
+    def _plan_waiting(self, plans: list[RowPlan], new_rows: list[NewRow], budget: int) -> int:
+        """Admit waiting requests while rows, tokens and blocks allow. Returns the tokens left of the budget."""
+        while budget > 0:
+            row = self._admission.admit_next()
+            if row is None:
+                break
+            request = row.request
+            num_new = min(request.num_tokens - request.num_computed, self._max_chunk, budget)
+            budget -= num_new
+            wants_token = request.num_computed + num_new == request.num_tokens
+            next_draft = 0
+            if wants_token:
+                next_draft = min(self._controller.appetite(request.request_id), row.useful_draft(num_committed=1))
+            new_rows.append(self._new_row(request))
+            blocks = tuple(request.block_ids)
+            plans.append(RowPlan(request.request_id, request.num_computed, num_new, 0, blocks, wants_token, next_draft))
+        return budget
+
+    def _new_row(self, request: Request) -> NewRow:
+        seed = request.params.seed
+        return NewRow(
+            request_id=request.request_id,
+            token_ids=tuple(request.token_ids),
+            num_prompt_tokens=request.num_prompt_tokens,
+            params=request.params,
+            end_token_ids=request.end_token_ids,
+            seed=(self._seed + request.request_id * _SEED_STEP) % 2**63 if seed is None else seed,
+            cache_salt=request.cache_salt,
+        )
