@@ -54,7 +54,7 @@ class RowPlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Who runs in a step. Rows stand in the scheduler's order: by priority where that is the policy, then by arrival."""
+    """Who runs in a step. Rows stand by priority where that is the policy, then by arrival."""
 
     rows: list[RowPlan]
     new_rows: list[NewRow] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""From a config to an engine that stands: the one file that constructs. Everything decided here is printed with its reason.
+"""From a config to an engine that stands: the one file that constructs. What is decided is printed with its reason.
 
     locate ─► open checkpoint ─► device ─► limits ─► weights ─► measured peak ─► memory plan ─► KV ─► cost curve ─► core
 
@@ -216,7 +216,8 @@ def _policy(opened: _Opened, decoder: Decoder, kv: list[KVCache], plan: MemoryPl
     if not speculation.is_adaptive:
         return FixedDrafts(speculation.num_speculative_tokens), Reason("speculation", what, "fixed, as asked")
     curve, source = _cost_curve(opened, decoder, kv, plan)
-    return Controller(curve, speculation.num_speculative_tokens), Reason("speculation", what, f"as far as it pays; {source}")
+    reason = Reason("speculation", what, f"as far as it pays; {source}")
+    return Controller(curve, speculation.num_speculative_tokens), reason
 
 
 def _cost_curve(opened: _Opened, decoder: Decoder, kv: list[KVCache], plan: MemoryPlan) -> tuple[CostCurve, str]:

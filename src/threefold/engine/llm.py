@@ -125,19 +125,22 @@ class LLM:
 
     def chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> RequestOutput:
         """Answer a conversation."""
-        prompt = self.render_chat(messages)
-        batch = _Batch(self, [self.tokenizer.encode(prompt, add_special_tokens=False)], self._params_for([prompt], params))
+        prompt, batch = self._chat_batch(messages, params)
         for _ in batch.run():
             pass
         return batch.outputs([prompt])[0]
 
     def stream_chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Iterator[str]:
         """Answer a conversation, text as it comes; leaving the iterator early ends the request."""
-        prompt = self.render_chat(messages)
-        batch = _Batch(self, [self.tokenizer.encode(prompt, add_special_tokens=False)], self._params_for([prompt], params))
+        _, batch = self._chat_batch(messages, params)
         for _, piece in batch.run():
             if piece.text:
                 yield piece.text
+
+    def _chat_batch(self, messages: Sequence[Message], params: SamplingParams | None) -> tuple[str, _Batch]:
+        prompt = self.render_chat(messages)
+        token_ids = self.tokenizer.encode(prompt, add_special_tokens=False)
+        return prompt, _Batch(self, [token_ids], self._params_for([prompt], params))
 
     def render_chat(self, messages: Sequence[Message]) -> str:
         """The prompt's text for a conversation.

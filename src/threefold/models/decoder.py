@@ -1,7 +1,7 @@
 """One dense decoder for the Llama, Mistral, Qwen2 and Qwen3 families, by the differences that ModelSpec names.
 
-Knows nothing about requests or files: a batch of tokens goes in and hidden states come out; weights come one tensor at a
-time, by their Hugging Face names, and are not held twice.
+Knows nothing about requests or files: a batch of tokens goes in and hidden states come out; weights come one tensor at
+a time, by their Hugging Face names, and are not held twice.
 """
 
 from __future__ import annotations
@@ -116,9 +116,7 @@ class Decoder:
         group: ranks that hold it together; None = one.
     """
 
-    def __init__(
-        self, spec: ModelSpec, dtype: torch.dtype, device: torch.device, group: Group | None = None
-    ) -> None:
+    def __init__(self, spec: ModelSpec, dtype: torch.dtype, device: torch.device, group: Group | None = None) -> None:
         group = group or single_group()
         self.spec = spec
         self._paged = self._make_attentions(dtype, device, group)

@@ -68,6 +68,9 @@ def _shapes(limits: CalibrationLimits) -> Iterator[tuple[int, int, int]]:
     for num_rows in (1, *rows[:3]):
         if long > short:
             yield num_rows, 1, long
+    for num_rows, num_new in ((1, 8), (16, 4)):  # tells the arithmetic of attention from its reading
+        if long > short and num_rows <= limits.max_num_seqs and num_rows * num_new <= limits.max_num_batched_tokens:
+            yield num_rows, num_new, long
     for num_rows in rows:
         if num_rows * 4 <= limits.max_num_batched_tokens and short >= 4:
             yield num_rows, 4, short

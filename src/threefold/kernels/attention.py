@@ -1,0 +1,166 @@
+"""Attention of new tokens over their rows' paged context.
+
+Contract: the i-th of a row's n new tokens, with c tokens of context, stands at position p = c - n + i and sees the
+positions p - window + 1 .. p; softmax(q · k · scale) v, sums in float32; query heads share KV heads in groups.
+
+What depends on a step's rows alone is worked out once a step, in a plan, and serves every layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 (its usual name)
+
+from threefold.kernels.bodies import is_native
+from threefold.kernels.kv import KVCache
+from threefold.kernels.rotary import Heads
+from threefold.kernels.rows import Item, RowSpan, in_parts, longest_first, whole_items
+
+_LOG2_E = 1.4426950408889634
+_NO_WINDOW = 1 << 40
+_MIN_ITEMS = 12  # with fewer, a thread idles too long at the end: contexts are then cut into parts
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """A step's rows, prepared for all layers that share a window."""
+
+    rows: list[RowSpan]
+    block_tables: torch.Tensor  # [num_rows, max_blocks] int32
+    items: torch.Tensor  # [num_items, fields of Item] int64
+    states: torch.Tensor  # uint8, room for the states of contexts in parts
+    parts_done: torch.Tensor  # [num_parts * num_kv_heads] int64, zero between calls
+
+
+def attend_reference(
+    queries: torch.Tensor, kv: KVCache, plan: AttentionPlan, scale: float, window: int | None
+) -> torch.Tensor:
+    """The contract in torch: copies each row's context together and calls torch's attention on it.
+
+    Args:
+        queries: [num_tokens, num_heads, head_dim].
+        kv: the layer's cache, the new tokens already in it.
+        plan: the step's rows.
+        scale: factor on the scores.
+        window: tokens a query may look back on, itself included; None = all.
+
+    Returns:
+        [num_tokens, num_heads, head_dim].
+    """
+    out = torch.empty_like(queries)
+    for index, row in enumerate(plan.rows):
+        num_blocks = -(-row.num_context // kv.block_size)
+        context = kv.read(plan.block_tables[index, :num_blocks].long(), row.num_context)
+        keys, values = (part.to(queries.dtype).transpose(0, 1)[None] for part in context)
+        tokens = slice(row.first_token, row.first_token + row.num_new)
+        out[tokens] = F.scaled_dot_product_attention(
+            queries[tokens].transpose(0, 1)[None],
+            keys,
+            values,
+            attn_mask=_visible(row, window, queries.device),
+            scale=scale,
+            enable_gqa=True,
+        )[0].transpose(0, 1)
+    return out
+
+
+def _visible(row: RowSpan, window: int | None, device: torch.device) -> torch.Tensor:
+    """[num_new, num_context] bool: which positions each new token sees."""
+    position = torch.arange(row.num_context - row.num_new, row.num_context, device=device)[:, None]
+    other = torch.arange(row.num_context, device=device)[None]
+    is_seen = other <= position
+    return is_seen if window is None else is_seen & (other > position - window)
+
+
+class PagedAttention:
+    """Attention by the fastest body for its heads; one object serves all layers that share a window."""
+
+    def __init__(
+        self, heads: Heads, scale: float, window: int | None, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._heads = heads
+        self._scale = scale
+        self._window = window
+        self._dtype = dtype
+        self._device = device
+        self._run: Callable[..., None] | None = None
+        if is_native(device, dtype, heads.head_dim // 2):
+            from threefold.kernels.native import attention as native
+
+            self._run = native.attention_body(heads.head_dim, heads.group, dtype.itemsize)
+            self._scale_bits = int(np.float32(scale * _LOG2_E).view(np.int32))
+            self._max_item_tokens = native.item_tokens(heads.group)
+            self._state_bytes = native.state_bytes(self._max_item_tokens * heads.group, heads.head_dim)
+
+    def plan(self, row_starts: torch.Tensor, context_lens: torch.Tensor, block_tables: torch.Tensor) -> AttentionPlan:
+        """Prepare a step.
+
+        Args:
+            row_starts: [num_rows + 1] int32, first token of each row.
+            context_lens: [num_rows] int32, new tokens included.
+            block_tables: [num_rows, max_blocks] int32.
+        """
+        starts, contexts = row_starts.tolist(), context_lens.tolist()
+        rows = [RowSpan(starts[i], starts[i + 1] - starts[i], context) for i, context in enumerate(contexts)]
+        items = self._items(rows) if self._run is not None else []
+        num_parts = len(items) if any(item.num_parts > 1 for item in items) else 0
+        num_counters = num_parts * self._heads.num_kv_heads
+        return AttentionPlan(
+            rows=rows,
+            block_tables=block_tables.contiguous(),
+            items=torch.from_numpy(np.array(items, dtype=np.int64)),
+            states=torch.empty(num_counters * self._state_bytes if num_counters else 0, dtype=torch.uint8),
+            parts_done=torch.zeros(num_counters, dtype=torch.int64),
+        )
+
+    def _items(self, rows: list[RowSpan]) -> list[Item]:
+        items = whole_items(rows, self._max_item_tokens, self._window or _NO_WINDOW)
+        if len(items) * self._heads.num_kv_heads < _MIN_ITEMS:
+            items = in_parts(items)
+        return longest_first(items)
+
+    def __call__(self, qkv: torch.Tensor, kv: KVCache, plan: AttentionPlan) -> torch.Tensor:
+        """Attend.
+
+        Args:
+            qkv: [num_tokens, heads.width], contiguous, queries rotated; keys and values are read from the cache.
+            kv: the layer's cache, the new tokens already in it.
+            plan: the step's.
+
+        Returns:
+            [num_tokens, num_heads * head_dim].
+        """
+        if self._run is not None and kv.has_vector_layout and kv.keys.dtype == self._dtype:
+            return self._native(self._run, qkv, kv, plan)
+        width = self._heads.num_heads * self._heads.head_dim
+        queries = qkv[:, :width].view(qkv.shape[0], -1, self._heads.head_dim)
+        return attend_reference(queries, kv, plan, self._scale, self._window).flatten(1)
+
+    def _native(self, run: Callable[..., None], qkv: torch.Tensor, kv: KVCache, plan: AttentionPlan) -> torch.Tensor:
+        heads, tables = self._heads, plan.block_tables
+        width = heads.num_heads * heads.head_dim
+        out = qkv.new_empty((qkv.shape[0], width))
+        size = qkv.element_size()
+        run(
+            plan.items.shape[0] * heads.num_kv_heads,
+            qkv.data_ptr(),
+            heads.width * size,
+            kv.keys.data_ptr(),
+            kv.values.data_ptr(),
+            tables.data_ptr(),
+            tables.shape[1] * 4,
+            plan.items.data_ptr(),
+            out.data_ptr(),
+            width * size,
+            self._scale_bits,
+            heads.num_kv_heads,
+            kv.block_size // 16,
+            plan.states.data_ptr(),
+            plan.parts_done.data_ptr(),
+            self._window or _NO_WINDOW,
+        )
+        return out

@@ -1,0 +1,1 @@
+"""Compiled CPU bodies of the ops."""

@@ -1,0 +1,147 @@
+"""Linear layers, tensor parallel from the start, loaded one tensor at a time.
+
+    column parallel   every rank has some of the outputs; several products of one input are fused   (q, k, v · gate, up)
+    row parallel      every rank has some of the inputs; the ranks' results are summed              (o · down)
+
+Knows nothing about files. A layer's plain weight exists only until its last part has arrived; then its product takes it
+over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from threefold.errors import ModelLoadError
+from threefold.kernels.linear import Product, product
+from threefold.parallel import Group, shard
+
+
+class Linear:
+    """A product, made up of named parts of its outputs; the base of both kinds."""
+
+    def __init__(
+        self,
+        parts: Mapping[str, int],
+        in_features: int,
+        *,
+        has_bias: bool,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self._starts: dict[str, int] = {}
+        num_outputs = 0
+        for name, num in parts.items():
+            self._starts[name] = num_outputs
+            num_outputs += num
+        self._sizes = dict(parts)
+        self._shape = (num_outputs, in_features)
+        self._dtype = dtype
+        self._device = device
+        self._missing = {(name, kind) for name in parts for kind in (("weight", "bias") if has_bias else ("weight",))}
+        self._bias = torch.empty(num_outputs, dtype=dtype, device=device) if has_bias else None
+        self._weight: torch.Tensor | None = None
+        self._product: Product | None = None
+
+    @property
+    def missing(self) -> list[str]:
+        """Names of the tensors that have not arrived, like `q_proj.weight`."""
+        return sorted(f"{name}.{kind}" for name, kind in self._missing)
+
+    def load(self, part: str, kind: str, tensor: torch.Tensor) -> None:
+        """Take the whole model's tensor; this rank keeps its share.
+
+        Args:
+            part: which product, like `q_proj`.
+            kind: `weight` [outputs, inputs] or `bias` [outputs].
+            tensor: of any floating dtype.
+
+        Raises:
+            ModelLoadError: a wrong shape, or a tensor that this layer does not wait for.
+        """
+        if tensor.ndim != (2 if kind == "weight" else 1):
+            raise ModelLoadError(f"{part}.{kind} has shape {list(tensor.shape)}, of the wrong number of dimensions")
+        self._store(part, kind, self._own_share(kind, tensor))
+
+    def _own_share(self, kind: str, tensor: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+    def _store(self, part: str, kind: str, tensor: torch.Tensor) -> None:
+        if (part, kind) not in self._missing:
+            raise ModelLoadError(f"tensor {part}.{kind} came twice, or this model has no such tensor")
+        target = self._target(kind).narrow(0, self._starts[part], self._sizes[part])
+        if target.shape != tensor.shape:
+            raise ModelLoadError(f"{part}.{kind} has shape {list(tensor.shape)}, the model needs {list(target.shape)}")
+        target.copy_(tensor)
+        self._missing.discard((part, kind))
+        if not self._missing:
+            self._product = product(self._target("weight"), self._bias)
+            self._weight = None
+
+    def _target(self, kind: str) -> torch.Tensor:
+        if kind == "bias":
+            assert self._bias is not None, "the layer has a bias part without a bias"
+            return self._bias
+        if self._weight is None:
+            self._weight = torch.empty(self._shape, dtype=self._dtype, device=self._device)
+        return self._weight
+
+    def _multiply(self, x: torch.Tensor) -> torch.Tensor:
+        assert self._product is not None, "the layer was called before its weights were loaded"
+        return self._product(x)
+
+
+class ColumnParallelLinear(Linear):
+    """Products of one input, fused; every rank has an even share of each product's outputs."""
+
+    def __init__(
+        self,
+        parts: Mapping[str, int],
+        in_features: int,
+        *,
+        has_bias: bool,
+        dtype: torch.dtype,
+        device: torch.device,
+        group: Group,
+    ) -> None:
+        own = {name: shard(num, group, f"{name} outputs") for name, num in parts.items()}
+        super().__init__(own, in_features, has_bias=has_bias, dtype=dtype, device=device)
+        self._group = group
+
+    def _own_share(self, kind: str, tensor: torch.Tensor) -> torch.Tensor:  # noqa: ARG002 (outputs come first in both)
+        own = tensor.shape[0] // self._group.size
+        return tensor.narrow(0, self._group.rank * own, own)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """[num_tokens, in_features] -> [num_tokens, this rank's outputs], parts one behind another."""
+        return self._multiply(x)
+
+
+class RowParallelLinear(Linear):
+    """One product whose inputs are divided among the ranks."""
+
+    def __init__(
+        self,
+        name: str,
+        in_features: int,
+        out_features: int,
+        *,
+        has_bias: bool,
+        dtype: torch.dtype,
+        device: torch.device,
+        group: Group,
+    ) -> None:
+        own = shard(in_features, group, f"{name} inputs")
+        super().__init__({name: out_features}, own, has_bias=has_bias, dtype=dtype, device=device)
+        self._group = group
+
+    def _own_share(self, kind: str, tensor: torch.Tensor) -> torch.Tensor:
+        if kind == "bias":  # added by one rank, for the sum over the ranks has it once
+            return tensor if self._group.rank == 0 else torch.zeros_like(tensor)
+        own = tensor.shape[1] // self._group.size
+        return tensor.narrow(1, self._group.rank * own, own)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """[num_tokens, this rank's in_features] -> [num_tokens, out_features], the same on every rank."""
+        return self._group.all_reduce(self._multiply(x))

@@ -1,0 +1,33 @@
+"""RMS norm with its weight."""
+
+from __future__ import annotations
+
+import torch
+
+from threefold.errors import ModelLoadError
+from threefold.kernels.norm import rms_norm
+
+
+class RMSNorm:
+    """Root-mean-square norm of the last dimension, the residual added on the way."""
+
+    def __init__(self, width: int, eps: float, dtype: torch.dtype, device: torch.device) -> None:
+        self.eps = eps
+        self.weight = torch.empty(width, dtype=dtype, device=device)
+        self.is_loaded = False
+        self._normalise = rms_norm(self.weight, eps)
+
+    def load(self, tensor: torch.Tensor) -> None:
+        """Take the weight, [width].
+
+        Raises:
+            ModelLoadError: a wrong shape.
+        """
+        if tensor.shape != self.weight.shape:
+            raise ModelLoadError(f"a norm has shape {list(tensor.shape)}, the model needs {list(self.weight.shape)}")
+        self.weight.copy_(tensor)
+        self.is_loaded = True
+
+    def __call__(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        """Norm of x, or of residual + x, which then is the new residual, in place; [num_tokens, width]."""
+        return self._normalise(x, residual)
