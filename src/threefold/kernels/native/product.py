@@ -16,7 +16,7 @@ from numba.core import cgutils, types
 from threefold.kernels.native import llvm, vector
 from threefold.kernels.native.llvm import LANES, LANES_BYTES, WORD_BYTES
 from threefold.kernels.native.team import Run, compile_body, fingerprint
-from threefold.kernels.native.tiles import add_products, new_totals, prefetch
+from threefold.kernels.native.tiles import add_products, new_totals
 from threefold.kernels.native.vector import define, instruction, peek_i64
 
 BLOCK_OUTPUTS = 64
@@ -26,20 +26,19 @@ INPUT_MULTIPLE = 32
 _GROUPS = BLOCK_OUTPUTS // LANES
 _ROW_BYTES = _GROUPS * LANES_BYTES
 _UNROLL = 8
-_NUM_ARGS = 6
+_NUM_ARGS = 7
 _SIZE = 2
-_AHEAD_BYTES = 16384
 
 
 @instruction
 def product_tile(
-    _context: Any, _x: Any, _x_bytes: Any, _weights: Any, _num_words: Any, _out: Any, _out_bytes: Any, rows: Any
+    _context: Any, _x: Any, _x_bytes: Any, _weights: Any, _num_words: Any, _bias: Any, _out: Any, _out_bytes: Any, rows: Any
 ) -> Any:
-    """out[r, 0..64] = x[r] · one block of weights, for `rows` (a constant) rows of bf16, x_bytes and out_bytes apart."""
+    """out[r, 0..64] = x[r] · one block of weights + bias, for `rows` (a constant) bf16 rows x_bytes and out_bytes apart."""
     num_rows = rows.literal_value
 
     def emit(
-        builder: Any, x: Any, x_bytes: Any, weights: Any, num_words: Any, out: Any, out_bytes: Any, _rows: Any
+        builder: Any, x: Any, x_bytes: Any, weights: Any, num_words: Any, bias: Any, out: Any, out_bytes: Any, _rows: Any
     ) -> None:
         totals = new_totals(builder, num_rows * _GROUPS)
         with cgutils.for_range(builder, builder.sdiv(num_words, llvm.I64(_UNROLL))) as loop:
@@ -50,47 +49,46 @@ def product_tile(
                 scalars = [llvm.offset(builder, start, word * WORD_BYTES) for start in starts]
                 vectors = [llvm.offset(builder, block, word * _ROW_BYTES + g * LANES_BYTES) for g in range(_GROUPS)]
                 add_products(builder, totals, scalars, vectors, _SIZE)
-                for place in vectors:
-                    prefetch(builder, llvm.offset(builder, place, _AHEAD_BYTES))
         for i, total in enumerate(totals):
             row, group = divmod(i, _GROUPS)
             start = builder.add(out, builder.mul(out_bytes, llvm.I64(row)))
-            place = llvm.offset(builder, start, group * LANES * _SIZE)
-            llvm.store(builder, llvm.to_bf16(builder, builder.load(total)), place, _SIZE)
+            skip = group * LANES * _SIZE
+            halves = builder.zext(llvm.load(builder, llvm.offset(builder, bias, skip), llvm.VI16, _SIZE), llvm.VI32)
+            result = builder.fadd(builder.load(total), llvm.low_halves(builder, halves))
+            llvm.store(builder, llvm.to_bf16(builder, result), llvm.offset(builder, start, skip), _SIZE)
 
-    return define(types.void, [types.int64] * 6 + [rows], emit)
+    return define(types.void, [types.int64] * 7 + [rows], emit)
 
 
 @cache
 def product_body() -> Run:
-    """run(num_items, x, weights, out, num_tokens, inputs, outputs): items are blocks of 64 outputs.
+    """run(num_items, x, weights, bias, out, num_tokens, inputs, outputs): items are blocks of 64 outputs.
 
-    x: bf16 [num_tokens, inputs]; out: bf16 [num_tokens, outputs]; rows one behind another.
+    x: bf16 [num_tokens, inputs]; bias: bf16 [outputs]; out: bf16 [num_tokens, outputs]; rows one behind another.
     """
     source = fingerprint()
 
     def body(args: int) -> None:
         _ = source
-        x, weights, out = peek_i64(args + 16), peek_i64(args + 24), peek_i64(args + 32)
-        num_tokens, x_bytes, out_bytes = peek_i64(args + 40), peek_i64(args + 48) * 2, peek_i64(args + 56) * 2
+        x, weights, bias, out = peek_i64(args + 16), peek_i64(args + 24), peek_i64(args + 32), peek_i64(args + 40)
+        num_tokens, x_bytes, out_bytes = peek_i64(args + 48), peek_i64(args + 56) * _SIZE, peek_i64(args + 64) * _SIZE
         num_words = x_bytes // WORD_BYTES
         while True:
             item = vector.take_next(args)
             if item >= peek_i64(args + 8):
                 return
-            block = weights + item * num_words * _ROW_BYTES
-            token = 0
-            while token < num_tokens:
-                rows, left = x + token * x_bytes, num_tokens - token
-                place = out + token * out_bytes + item * BLOCK_OUTPUTS * 2
-                if left >= 4:
-                    product_tile(rows, x_bytes, block, num_words, place, out_bytes, 4)
-                    token += 4
-                elif left >= 2:
-                    product_tile(rows, x_bytes, block, num_words, place, out_bytes, 2)
-                    token += 2
+            block, skip = weights + item * num_words * _ROW_BYTES, item * BLOCK_OUTPUTS * _SIZE
+            done = 0
+            while done < num_tokens:
+                rows, place = x + done * x_bytes, out + done * out_bytes + skip
+                if num_tokens - done >= 4:
+                    product_tile(rows, x_bytes, block, num_words, bias + skip, place, out_bytes, 4)
+                    done += 4
+                elif num_tokens - done >= 2:
+                    product_tile(rows, x_bytes, block, num_words, bias + skip, place, out_bytes, 2)
+                    done += 2
                 else:
-                    product_tile(rows, x_bytes, block, num_words, place, out_bytes, 1)
-                    token += 1
+                    product_tile(rows, x_bytes, block, num_words, bias + skip, place, out_bytes, 1)
+                    done += 1
 
     return compile_body(body, _NUM_ARGS)
