@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DEFAULT_BLOCK_SIZE = 16
+SPIN_COUNT = 2000
+"""Turns that a waiting OpenMP thread spins, some microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,3 +196,16 @@ def api_keys_from_environment() -> tuple[str, ...]:
     """Keys in $THREEFOLD_API_KEY or $VLLM_API_KEY, comma separated."""
     value = os.environ.get("THREEFOLD_API_KEY") or os.environ.get("VLLM_API_KEY") or ""
     return tuple(key.strip() for key in value.split(",") if key.strip())
+
+
+def engine_environment() -> dict[str, str]:
+    """Environment of the engine process: this one's, and how long OpenMP's threads spin before they sleep.
+
+    GNU OpenMP spins for milliseconds by default, which is right on a machine of one's own; where the server's process or
+    anything else wants a core, steps become several times slower (docs/LOG.md has the readings). Whoever has set one
+    of the two variables keeps what was set.
+    """
+    environment = dict(os.environ)
+    if "OMP_WAIT_POLICY" not in environment:
+        environment.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))
+    return environment

@@ -108,7 +108,9 @@ def make_spec(model: Any) -> ModelSpec:
 class Driver:
     """Feeds rows to a decoder as the worker does, over blocks in a random order."""
 
-    def __init__(self, decoder: Decoder, *, block_size: int = 16, num_blocks: int = 96, dtype: torch.dtype = torch.float32):
+    def __init__(
+        self, decoder: Decoder, *, block_size: int = 16, num_blocks: int = 96, dtype: torch.dtype = torch.float32
+    ):
         self.decoder = decoder
         self.block_size = block_size
         self.kv = allocate_kv(decoder.spec, num_blocks, block_size, dtype, CPU)

@@ -115,7 +115,7 @@ def test_bfloat16_stays_near_float32(oracles, driver):
 
 
 def test_a_row_does_not_feel_its_neighbours(oracles, driver):
-    """Attention and small ops give a row the same bits whoever stands beside it; only products may differ by their size."""
+    """Whoever stands beside a row: only its products may differ, in their last bits."""
     _, decoder = oracles("llama")
     tokens = tokens_of(14, 40)
     alone, beside = driver(decoder), driver(decoder)

@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 import zmq
 
+from threefold.config import engine_environment
 from threefold.engine import wire
 from threefold.errors import ConfigError, EngineDeadError
 
@@ -57,6 +58,7 @@ class EngineProcess:
                 [sys.executable, "-P", "-m", "threefold.engine.loop"],  # -P: nothing is imported from where one stands
                 stdin=subprocess.PIPE,
                 stdout=STDERR,
+                env=engine_environment(),
                 start_new_session=True,  # a terminal's Ctrl-C is for the parent alone
             )
         except BaseException:

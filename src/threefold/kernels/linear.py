@@ -17,6 +17,8 @@ Product = Callable[[torch.Tensor], torch.Tensor]
 MAX_FEW_TOKENS = 24
 """Up to here the compiled body is the faster one, measured."""
 
+_BLOCK_OUTPUTS, _BLOCK_INPUTS = 64, 32
+
 _TRIAL_TOKENS, _TRIAL_IN, _TRIAL_OUT = 16, 1024, 3072
 _TRIAL_ROUNDS = 15
 
@@ -50,45 +52,63 @@ def product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
 def _packed(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
     # oneDNN would otherwise put the weight in this order on each call: half of the time at few tokens.
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
-    few, multiply = few_tokens_product(packed, weight.shape, bias), torch.ops.mkldnn._linear_pointwise.default
+    multiply = torch.ops.mkldnn._linear_pointwise.default
 
     def many(x: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = multiply(x, packed, bias, "none", [], "")
         return result
 
-    return many if few is None else lambda x: few(x) if x.shape[0] <= MAX_FEW_TOKENS else many(x)
+    if not can_read_packed(packed, weight.shape):
+        return many
+    few = FewTokensProduct(packed, weight.shape, bias)
+    # The order of the packed weight is oneDNN's business and may change: the body proves itself on this very weight.
+    trial = torch.arange(weight.shape[1], dtype=torch.float32).sin()[None].bfloat16()
+    if not torch.allclose(few(trial), many(trial), rtol=0.05, atol=0.05):
+        return many
+    return lambda x: few(x) if x.shape[0] <= MAX_FEW_TOKENS else many(x)
 
 
-def few_tokens_product(packed: torch.Tensor, shape: torch.Size, bias: torch.Tensor | None) -> Product | None:
-    """A compiled body for few tokens that reads oneDNN's own copy of a bf16 weight; None where it cannot.
+def can_read_packed(packed: torch.Tensor, shape: torch.Size) -> bool:
+    """Whether FewTokensProduct may try this weight: its size is whole blocks, without padding, at a known address."""
+    has_access = hasattr(torch.ops.mkldnn, "data_ptr") and hasattr(torch.ops.mkldnn, "_nbytes")
+    is_whole = shape[0] % _BLOCK_OUTPUTS == 0 and shape[1] % _BLOCK_INPUTS == 0
+    return has_access and is_whole and torch.ops.mkldnn._nbytes(packed) == shape[0] * shape[1] * 2
 
-    The order of that copy is oneDNN's business and may change, so the body first proves itself on this very weight.
+
+class FewTokensProduct:
+    """A compiled body for few tokens, which reads oneDNN's own copy of a bf16 weight at the speed of memory.
 
     Args:
-        packed: the weight in oneDNN's order; the body keeps it.
+        packed: the weight in oneDNN's order, see native/product.py.
         shape: of the plain weight, (out, in).
         bias: [out] or None.
     """
-    from threefold.kernels.native import product as native
 
-    num_outputs, num_inputs = shape
-    is_whole = num_outputs % native.BLOCK_OUTPUTS == 0 and num_inputs % native.INPUT_MULTIPLE == 0
-    if not is_whole or torch.ops.mkldnn._nbytes(packed) != num_outputs * num_inputs * 2:
-        return None
-    run, num_items = native.product_body(), num_outputs // native.BLOCK_OUTPUTS
-    added = torch.zeros(num_outputs, dtype=torch.bfloat16) if bias is None else bias
-    address, added_address = torch.ops.mkldnn.data_ptr(packed), added.data_ptr()
+    def __init__(self, packed: torch.Tensor, shape: torch.Size, bias: torch.Tensor | None) -> None:
+        from threefold.kernels.native.product import product_body
 
-    def multiply(x: torch.Tensor) -> torch.Tensor:
+        self._run = product_body()
+        self._packed = packed  # held, because the body reads it by its address
+        self._address = torch.ops.mkldnn.data_ptr(packed)
+        self._bias = torch.zeros(shape[0], dtype=torch.bfloat16) if bias is None else bias
+        self._num_outputs, self._num_inputs = shape
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """[num_tokens, in] bf16 -> [num_tokens, out] bf16."""
         x = x.contiguous()
         num_tokens = x.shape[0]
-        out = x.new_empty((num_tokens, num_outputs))
-        run(num_items, x.data_ptr(), address, added_address, out.data_ptr(), num_tokens, num_inputs, num_outputs)
+        out = x.new_empty((num_tokens, self._num_outputs))
+        self._run(
+            self._num_outputs // _BLOCK_OUTPUTS,
+            x.data_ptr(),
+            self._address,
+            self._bias.data_ptr(),
+            out.data_ptr(),
+            num_tokens,
+            self._num_inputs,
+            self._num_outputs,
+        )
         return out
-
-    trial = torch.arange(num_inputs, dtype=torch.float32).sin()[None].bfloat16()
-    expected = torch.ops.mkldnn._linear_pointwise.default(trial, packed, bias, "none", [], "")
-    return multiply if torch.allclose(multiply(trial), expected, rtol=0.05, atol=0.05) else None
 
 
 def preferred_cpu_dtype() -> torch.dtype:

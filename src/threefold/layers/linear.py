@@ -10,11 +10,13 @@ over.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 
 from threefold.errors import ModelLoadError
-from threefold.kernels.linear import Product, product
+from threefold.kernels.linear import Product, is_packed, product
+from threefold.layers.buffers import fresh_tensor
 from threefold.parallel import Group, shard
 
 
@@ -84,7 +86,9 @@ class Linear:
             assert self._bias is not None, "the layer has a bias part without a bias"
             return self._bias
         if self._weight is None:
-            self._weight = torch.empty(self._shape, dtype=self._dtype, device=self._device)
+            is_short_lived = is_packed(self._dtype, self._device)
+            new = fresh_tensor if is_short_lived else partial(torch.empty, device=self._device)
+            self._weight = new(self._shape, dtype=self._dtype)
         return self._weight
 
     def _multiply(self, x: torch.Tensor) -> torch.Tensor:

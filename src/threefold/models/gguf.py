@@ -16,7 +16,7 @@ from gguf import quants
 from gguf.constants import GGMLQuantizationType as Kind
 
 from threefold.errors import ModelLoadError
-from threefold.models.buffers import fresh_tensor
+from threefold.layers.buffers import fresh_tensor
 from threefold.models.fields import Fields
 from threefold.models.gguf_file import GgufFile, GgufTensor
 from threefold.models.registry import check_spec

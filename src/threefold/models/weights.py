@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from threefold.errors import ModelLoadError
-from threefold.models.buffers import fresh_tensor
+from threefold.layers.buffers import fresh_tensor
 from threefold.models.fields import read_json_object
 from threefold.models.shapes import Shape, check_shapes, expected_shapes
 from threefold.models.spec import ModelSpec

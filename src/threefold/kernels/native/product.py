@@ -20,9 +20,6 @@ from threefold.kernels.native.tiles import add_products, new_totals
 from threefold.kernels.native.vector import define, instruction, peek_i64
 
 BLOCK_OUTPUTS = 64
-"""Outputs of an item."""
-INPUT_MULTIPLE = 32
-"""Inputs come in multiples of this."""
 _GROUPS = BLOCK_OUTPUTS // LANES
 _ROW_BYTES = _GROUPS * LANES_BYTES
 _UNROLL = 8
@@ -32,13 +29,29 @@ _SIZE = 2
 
 @instruction
 def product_tile(
-    _context: Any, _x: Any, _x_bytes: Any, _weights: Any, _num_words: Any, _bias: Any, _out: Any, _out_bytes: Any, rows: Any
+    _context: Any,
+    _x: Any,
+    _x_bytes: Any,
+    _weights: Any,
+    _num_words: Any,
+    _bias: Any,
+    _out: Any,
+    _out_bytes: Any,
+    rows: Any,
 ) -> Any:
     """out[r, 0..64] = x[r] · one block of weights + bias, for `rows` (a constant) bf16 rows x_bytes and out_bytes apart."""
     num_rows = rows.literal_value
 
     def emit(
-        builder: Any, x: Any, x_bytes: Any, weights: Any, num_words: Any, bias: Any, out: Any, out_bytes: Any, _rows: Any
+        builder: Any,
+        x: Any,
+        x_bytes: Any,
+        weights: Any,
+        num_words: Any,
+        bias: Any,
+        out: Any,
+        out_bytes: Any,
+        _rows: Any,
     ) -> None:
         totals = new_totals(builder, num_rows * _GROUPS)
         with cgutils.for_range(builder, builder.sdiv(num_words, llvm.I64(_UNROLL))) as loop:
