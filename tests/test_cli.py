@@ -58,7 +58,7 @@ def test_an_error_is_one_line_and_exit_code_2() -> None:
         (["run", "  "], "the prompt is empty"),
         (["run", "x", "--temperature", "3"], "between 0 and 2"),
         (["run", "x", "--port", "1"], "unknown flag --port"),
-        (["bench", "swim"], "unknown bench command 'swim'; known: serve, offline, control, http"),
+        (["bench", "swim"], "unknown bench command 'swim'; known: serve, offline, envelope, step-load, control, http"),
         (["bench", "serve"], "--dataset FILE is needed"),
         (["bench", "serve", "word"], "bench serve has no use for 'word'"),
         (["bench", "control", "--rows", "0"], "at least 1"),

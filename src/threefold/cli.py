@@ -18,7 +18,7 @@ from threefold.request import SamplingParams
 USAGE = """    threefold serve [MODEL] [flags]        an OpenAI-compatible server
     threefold run "prompt" [flags]         one answer, streamed to stdout
     threefold plan [MODEL] [flags]         what serve would choose and why, without loading weights
-    threefold bench serve|offline|control|http [flags]
+    threefold bench serve|offline|envelope|step-load|control|http [flags]
     threefold version
 
 Exit codes: 0 done; 1 a fault while running; 2 what was typed or configured cannot hold; 130 Ctrl-C.

@@ -53,6 +53,12 @@ class EngineStats:
     """Drafters that raised or proposed nonsense."""
     speculation_gain_ratio: float = 1.0
     """Estimated tokens per second with drafts over without, lately (gauge)."""
+    speculation_gain_error: float = 0.0
+    """Standard error of that estimate (gauge)."""
+    drafted_by: dict[str, int] = field(default_factory=dict)
+    """Drafts verified, by drafter."""
+    accepted_by: dict[str, int] = field(default_factory=dict)
+    """Of them, accepted."""
     iteration_tokens: dict[int, int] = field(default_factory=dict)
     """Steps by number of tokens, bucketed to the next power of two."""
 

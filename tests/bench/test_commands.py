@@ -109,6 +109,13 @@ def test_ctrl_c_keeps_what_was_measured(server: str, dataset: str, tmp_path: Pat
         (["offline", "A", "B"], "no use for 'B'"),
         (["control", "x"], "no use for 'x'"),
         (["http", "--streams", "many"], "--streams wants a whole number"),
+        (["envelope", "--dataset", "x", "--methods", "eagle"], "wants one of ngram, suffix"),
+        (["envelope", "--concurrency", "1,,x"], "--concurrency wants a whole number"),
+        (["envelope", "--fixed", ","], "--fixed wants at least one value"),
+        (["envelope"], "--dataset FILE is needed"),
+        (["envelope", "--plot", "x.jpg"], "--plot x.jpg: wants a file ending in"),
+        (["step-load", "--users", "4,0"], "--users wants a whole number"),
+        (["step-load"], "--dataset FILE is needed"),
         (["offline", "--trust-remote-code"], "--trust-remote-code: not built"),
     ],
 )
@@ -123,7 +130,7 @@ def test_a_goodput_limit_is_checked_before_the_load(dataset: str) -> None:
         run_bench(["serve", "--url", "http://127.0.0.1:1", "--dataset", dataset, "--goodput", "swift"])
 
 
-@pytest.mark.parametrize("command", ["serve", "offline", "control", "http"])
+@pytest.mark.parametrize("command", ["serve", "offline", "envelope", "step-load", "control", "http"])
 def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_bench([command, "--help"]) == 0
     assert capsys.readouterr().out.startswith(f"usage: threefold bench {command} ")

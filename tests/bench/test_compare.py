@@ -69,6 +69,6 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
 
 def test_turns_alternate_who_is_first() -> None:
     order: list[str] = []
-    a, b = interleave(lambda: order.append("A") or 1, lambda: order.append("B") or 2, 3)
-    assert order == ["A", "B", "B", "A", "A", "B"]
-    assert (a, b) == ([1, 1, 1], [2, 2, 2])
+    runs = [lambda name=name: order.append(name) or name.lower() for name in "ABC"]
+    assert interleave(runs, 3) == [["a"] * 3, ["b"] * 3, ["c"] * 3]
+    assert "".join(order) == "ABCCBAABC"

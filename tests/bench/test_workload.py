@@ -103,7 +103,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     ("lines", "group", "said"),
     [
         ([{"prompt": "x"}], "extract", "has no prompt of it"),
-        ([{"prompt": "x"}], "qa", "has no categories; groups: all, extract, prose, short"),
+        ([{"prompt": "x"}], "qa", "has no categories; groups: all, extract, prose, mixed, short"),
         ([bench_line(1, "qa")], "qua", "categories qa; groups"),
         ([bench_line(1, "qa")], "extract", "has no prompt of it"),
     ],

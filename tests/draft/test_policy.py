@@ -13,7 +13,7 @@ def test_no_drafts_never_drafts() -> None:
     policy.observe(1, "ngram", 3, 1)
     policy.observe_step(SHAPE, 10.0, 0.0, 2)
     policy.stop(1)
-    assert policy.gain_ratio == 1.0
+    assert (policy.gain_ratio, policy.gain_error) == (1.0, 0.0)
 
 
 def test_fixed_drafts_take_all_up_to_the_limits() -> None:

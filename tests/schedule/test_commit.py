@@ -114,6 +114,7 @@ def test_accepted_drafts_advance_by_as_much(make_bench: MakeBench) -> None:
     assert witness.steps[-1] == (StepShape(4, 1, 7, 4), 4.0, 0.5, 3)
     stats = bench.scheduler.stats()
     assert (stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens) == (1, 3, 2)
+    assert (stats.drafted_by, stats.accepted_by) == ({"ngram": 3}, {"ngram": 2})
     assert stats.accepted_per_position == [1, 1, 0]
 
 

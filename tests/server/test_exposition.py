@@ -39,6 +39,9 @@ async def test_engine_counters_have_vllms_names(serve, client):
         accepted_per_position=[8, 4],
         schedule_s=0.5,
         speculation_gain_ratio=1.25,
+        speculation_gain_error=0.125,
+        drafted_by={"ngram": 15, "suffix": 5},
+        accepted_by={"ngram": 9, "suffix": 3},
         iteration_tokens={1: 5, 2: 1, 64: 2, 32768: 1},
     )
     async with serve() as served:
@@ -50,6 +53,9 @@ async def test_engine_counters_have_vllms_names(serve, client):
     assert value(samples, "vllm:prefix_cache_hits_total") == 10
     assert value(samples, "vllm:spec_decode_num_accepted_tokens_per_pos_total", position="1") == 4
     assert value(samples, "threefold:speculation_gain_ratio") == 1.25
+    assert value(samples, "threefold:speculation_gain_error") == 0.125
+    assert value(samples, "threefold:draft_tokens_total", drafter="ngram") == 15
+    assert value(samples, "threefold:accepted_draft_tokens_total", drafter="suffix") == 3
     assert value(samples, "threefold:schedule_seconds_total") == 0.5
     assert kinds["vllm:iteration_tokens_total"] == "histogram"
     assert value(samples, "vllm:iteration_tokens_total_bucket", le="1.0") == 5

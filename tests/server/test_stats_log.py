@@ -22,6 +22,8 @@ def test_lines_are_worded_for_those_who_grep():
         num_draft_tokens=8,
         num_accepted_tokens=6,
         accepted_per_position=[5, 2],
+        speculation_gain_ratio=1.234,
+        speculation_gain_error=0.02,
     )
     load, drafts = stats_lines(before, now, 10.0)
     assert load == (
@@ -30,7 +32,7 @@ def test_lines_are_worded_for_those_who_grep():
     )
     assert "Mean acceptance length: 2.50" in drafts
     assert "Per-position acceptance rate: 1.000, 0.500" in drafts
-    assert "Avg Draft acceptance rate: 75.0%" in drafts
+    assert "Avg Draft acceptance rate: 75.0%, Gain: 1.23 ± 0.02" in drafts
 
 
 def test_idle_servers_are_silent():

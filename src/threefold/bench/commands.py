@@ -1,14 +1,15 @@
-"""`threefold bench serve|offline|control|http`: from words to a table, a JSON file and an exit code."""
+"""`threefold bench COMMAND`: from words to a table, a JSON file and an exit code."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from threefold.bench import options
 from threefold.bench.machine import provenance
-from threefold.bench.report import print_table, table_lines, write_json
+from threefold.bench.report import print_table, table_lines, write_json, write_text
 from threefold.bench.workload import Workload, load_workload
 from threefold.errors import ConfigError
 from threefold.flags.configs import engine_config, fill, parse_command
@@ -21,6 +22,8 @@ usage: threefold bench COMMAND [flags]
 
   serve     load on a running OpenAI-compatible server, over HTTP
   offline   the same load on an engine in this process, without HTTP
+  envelope  speculation off, gated, fixed and adaptive in turn, over a table of loads: does it ever lose?
+  step-load users come and go at once: in how many steps do drafts follow?
   control   the scheduler alone: microseconds a row and step, no model
   http      the HTTP server alone: tokens a second with a fake engine behind it
 
@@ -38,6 +41,8 @@ class Finding(NamedTuple):
     """The file asked for."""
     is_good: bool
     """False when nothing was completed: the exit code says so."""
+    write_more: Callable[[dict[str, Any]], None] | None = None
+    """Writes further files from the result and where it was measured; called when the JSON is safe."""
 
 
 class Command(NamedTuple):
@@ -75,8 +80,11 @@ def run_bench(words: Sequence[str]) -> int:
     where = provenance(without_secrets(["bench", *words]))  # before the load: the commit that is measured
     finding = command.run(parsed)
     print_table(finding.lines)
+    result = {**where, **finding.result}
     if finding.json is not None:
-        write_json(Path(finding.json), {**where, **finding.result})
+        write_json(Path(finding.json), result)
+    if finding.write_more is not None:
+        finding.write_more(result)
     return 0 if finding.is_good else 1
 
 
@@ -112,6 +120,43 @@ def _offline(parsed: Parsed) -> Finding:
     return _served(bench_offline(workload, load, config), load)
 
 
+def _envelope(parsed: Parsed) -> Finding:
+    asked = fill("envelope", options.EnvelopeOptions(), parsed.assignments)
+    config = engine_config(parsed, parsed.positionals[0] if parsed.positionals else None)
+    from threefold.bench.envelope import bench_envelope
+    from threefold.bench.envelope_table import markdown, terminal_lines
+    from threefold.bench.plot import check_plot, plot_envelope
+
+    def write_more(result: dict[str, Any]) -> None:
+        if asked.markdown is not None:
+            write_text(Path(asked.markdown), markdown(result), "--markdown")
+        if asked.plot is not None:
+            plot_envelope(Path(asked.plot), result)
+
+    check_plot(asked.plot)
+    result = bench_envelope(asked, config, say=_say)
+    return Finding(result, terminal_lines(result), asked.json, bool(result["cells"]), write_more)
+
+
+def _step_load(parsed: Parsed) -> Finding:
+    asked = fill("step_load", options.StepLoadOptions(), parsed.assignments)
+    config = engine_config(parsed, parsed.positionals[0] if parsed.positionals else None)
+    from threefold.bench.plot import check_plot, plot_step_load
+    from threefold.bench.step_load import bench_step_load, step_load_lines
+
+    def write_more(result: dict[str, Any]) -> None:
+        if asked.plot is not None:
+            plot_step_load(Path(asked.plot), result)
+
+    check_plot(asked.plot)
+    result = bench_step_load(asked, config)
+    return Finding(result, step_load_lines(result), asked.json, True, write_more)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def _control(parsed: Parsed) -> Finding:
     asked = fill("control", options.ControlOptions(), parsed.assignments)
     from threefold.bench.control import bench_control, control_lines
@@ -145,6 +190,8 @@ COMMANDS = {
     "offline": Command(
         (("Load", (*options.LOAD_FLAGS, options.SHUFFLE_SEED_FLAG)), *_ENGINE_GROUPS), _offline, takes_engine=True
     ),
+    "envelope": Command((("Envelope", options.ENVELOPE_FLAGS), *_ENGINE_GROUPS), _envelope, takes_engine=True),
+    "step-load": Command((("Load", options.STEP_LOAD_FLAGS), *_ENGINE_GROUPS), _step_load, takes_engine=True),
     "control": Command((("Control", options.CONTROL_FLAGS),), _control),
     "http": Command((("HTTP", options.HTTP_FLAGS),), _http),
 }

@@ -90,12 +90,11 @@ def _interval(logs: np.ndarray, center: float, seed: int) -> tuple[float, float]
     return float(np.exp(low)), float(np.exp(high))
 
 
-def interleave(run_a: Callable[[], Run], run_b: Callable[[], Run], num_rounds: int) -> tuple[list[Run], list[Run]]:
-    """Run A and B in turn; every second round begins with B, so that neither always comes first."""
-    a: list[Run] = []
-    b: list[Run] = []
+def interleave(runs: Sequence[Callable[[], Run]], num_rounds: int) -> list[list[Run]]:
+    """Run A, B, C … in turn, each round once; every second round goes backwards, so that a steady drift cancels out."""
+    results: list[list[Run]] = [[] for _ in runs]
     for index in range(num_rounds):
-        order = ((run_a, a), (run_b, b))
+        order = list(zip(runs, results, strict=True))
         for run, into in order if index % 2 == 0 else order[::-1]:
             into.append(run())
-    return a, b
+    return results

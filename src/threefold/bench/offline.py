@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from threefold.bench.measure import goodput, measure, parse_goodput
 from threefold.bench.options import LoadOptions
@@ -24,6 +24,7 @@ from threefold.request import Request, SamplingParams
 from threefold.step import TokenDelta
 from threefold.text.prepare import ModelLimits, prepare, seed_source
 from threefold.text.template_worker import Template
+from threefold.text.tokenizer import Tokenizer
 
 _MAX_TEMPLATE_BYTES = 4 * 1024 * 1024
 
@@ -46,11 +47,12 @@ def _bench(
     core: EngineCore, info: EngineInfo, workload: Workload, load: LoadOptions, limits: dict[str, float]
 ) -> dict[str, Any]:
     concurrency = load.concurrency or len(workload.prompts)
+    tokenizer = make_tokenizer(info)
     if load.num_warmups:
         warmups = tuple(Prompt(f"Warm-up number {index}: say something.") for index in range(load.num_warmups))
-        OfflineLoad(core, info, load).run(replace(workload, prompts=warmups), concurrency)
+        OfflineLoad(core, info, load, tokenizer).run(replace(workload, prompts=warmups), concurrency)
     before = counters_of(core.stats())
-    run = OfflineLoad(core, info, load)
+    run = OfflineLoad(core, info, load, tokenizer)
     run.run(workload, concurrency)
     return {
         "endpoint_type": "offline",
@@ -81,44 +83,70 @@ def counters_of(stats: EngineStats) -> Counters:
     }
 
 
+class _Running(NamedTuple):
+    outcome: Outcome
+    answer: Answer
+    token_ids: list[int]
+
+
 class OfflineLoad:
-    """Prompts answered by an engine in this thread.
+    """Prompts answered by an engine in this thread, by users who each send their next one when their answer is over.
 
     Attributes:
         outcomes: finished requests.
-        running: those in flight; not empty at the end only after Ctrl-C.
-        duration_s: from the first request to the end of the last.
+        running: those in flight, by request id; not empty after `run` only when Ctrl-C ended it.
+        waiting: prompts still to be sent: where they stand in the workload, and their tokens.
+        token_ids: each request's answer, by the place of its prompt in the order in which they were queued.
+        duration_s: of `run`, from the first request to the end of the last.
     """
 
-    def __init__(self, core: EngineCore, info: EngineInfo, load: LoadOptions) -> None:
+    def __init__(self, core: EngineCore, info: EngineInfo, load: LoadOptions, tokenizer: Tokenizer) -> None:
         self.outcomes: list[Outcome] = []
-        self.running: dict[int, tuple[Outcome, Answer]] = {}
+        self.running: dict[int, _Running] = {}
+        self.waiting: deque[tuple[int, Prompt, list[int]]] = deque()
+        self.token_ids: list[list[int]] = []
         self.duration_s = 0.0
         self._core = core
         self._load = load
         self._limits = ModelLimits(info.max_model_len, info.vocab_size, frozenset(info.eos_token_ids))
-        self._tokenizer = make_tokenizer(info)
-        source = self._tokenizer.chat_template
-        self._template = Template(source, self._tokenizer.special_tokens) if source is not None else None
+        self._tokenizer = tokenizer
+        source = tokenizer.chat_template
+        self._template = Template(source, tokenizer.special_tokens) if source is not None else None
         # Request ids are unique for the engine's life: warm-ups and the measured load must not share any.
         self._next_id = time.monotonic_ns()
 
     def run(self, workload: Workload, concurrency: int) -> None:
         """Answer every prompt, at most `concurrency` at once."""
-        waiting = deque(enumerate(self._encode(prompt) for prompt in workload.prompts))
+        self.queue(workload)
         began = time.perf_counter()
         try:
-            while waiting or self.running:
-                while waiting and len(self.running) < concurrency:
-                    index, token_ids = waiting.popleft()
-                    self._send(workload.prompts[index], token_ids, seed=self._load.shuffle_seed + index)
-                deltas = self._core.step()
-                now = time.perf_counter()
-                for delta in deltas:
-                    self._take(delta, now)
+            while self.waiting or self.running:
+                self.step(concurrency)
         except KeyboardInterrupt:
             self._core.abort(list(self.running))
         self.duration_s = time.perf_counter() - began
+
+    def queue(self, workload: Workload) -> None:
+        """Make prompts ready to be sent."""
+        for prompt in workload.prompts:
+            self.waiting.append((len(self.token_ids), prompt, self._encode(prompt)))
+            self.token_ids.append([])
+
+    def step(self, num_users: int) -> None:
+        """Send prompts until so many users wait for an answer, then run one step and take in what it brought."""
+        while self.waiting and len(self.running) < num_users:
+            self._send(*self.waiting.popleft())
+        deltas = self._core.step()
+        now = time.perf_counter()
+        for delta in deltas:
+            self._take(delta, now)
+
+    def leave(self, num_users: int) -> None:
+        """All but num_users go away without waiting for their answers; the latest who came go first."""
+        gone = list(self.running)[num_users:]
+        self._core.abort(gone)
+        for request_id in gone:
+            del self.running[request_id]
 
     def _encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt, in the model's chat form when it has one."""
@@ -127,12 +155,12 @@ class OfflineLoad:
         chat = {"messages": [{"role": "user", "content": prompt.text}], "add_generation_prompt": True}
         return self._tokenizer.encode(self._template.render(chat, {}, _MAX_TEMPLATE_BYTES), add_special_tokens=False)
 
-    def _send(self, prompt: Prompt, token_ids: list[int], seed: int) -> None:
+    def _send(self, place: int, prompt: Prompt, token_ids: list[int]) -> None:
         params = SamplingParams(
             max_tokens=prompt.max_tokens or self._load.max_tokens,
             temperature=self._load.temperature,
             ignore_eos=self._load.ignore_eos,
-            seed=seed,
+            seed=self._load.shuffle_seed + place,
         )
         outcome = Outcome(time.perf_counter(), prompt_tokens=len(token_ids), is_counted=True, category=prompt.category)
         self._next_id += 1
@@ -142,7 +170,8 @@ class OfflineLoad:
             outcome.error, outcome.end_s = str(error), time.perf_counter()
             self.outcomes.append(outcome)
             return
-        self.running[self._next_id] = outcome, Answer(0, self._tokenizer, params)
+        answer = Answer(0, self._tokenizer, params)
+        self.running[self._next_id] = _Running(outcome, answer, self.token_ids[place])
 
     def _request(self, request_id: int, token_ids: list[int], params: SamplingParams) -> Request:
         ready = prepare(token_ids, params, self._limits, self._tokenizer, seed_source(0))
@@ -156,7 +185,8 @@ class OfflineLoad:
         )
 
     def _take(self, delta: TokenDelta, now: float) -> None:
-        outcome, answer = self.running[delta.request_id]
+        outcome, answer, token_ids = self.running[delta.request_id]
+        token_ids += delta.token_ids
         answer.push_delta(delta)
         if delta.token_ids:
             outcome.chunk_times_s.append(now)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from threefold.flags.flag import Flag
-from threefold.flags.values import choice, human_int, integer, number, one, switch, text
+from threefold.flags.values import choice, human_int, integer, number, one, switch, text, words
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,7 @@ class LoadOptions:
     dataset: str | None = None
     """JSON lines to read prompts from."""
     group: str = "all"
-    """all, extract, prose, short, or categories joined by commas."""
+    """all, extract, prose, mixed, short, or categories joined by commas."""
     num_prompts: int | None = None
     """Requests to send; None = every prompt of the group once."""
     concurrency: int | None = None
@@ -99,6 +101,79 @@ class HttpOptions:
     """File to write the result to."""
 
 
+@dataclass(frozen=True, slots=True)
+class EnvelopeOptions:
+    """Speculation off, gated, fixed and adaptive, over a table of loads."""
+
+    dataset: str | None = None
+    """JSON lines to read prompts from."""
+    groups: tuple[str, ...] = ("extract", "prose", "mixed")
+    """Loads, as LoadOptions.group names them; categories of one load are joined by +."""
+    concurrency: tuple[int, ...] = (1, 4, 16, 64)
+    """Users at once."""
+    methods: tuple[str, ...] = ("ngram", "suffix")
+    """Drafters."""
+    fixed: tuple[int, ...] = (2, 4, 6, 8)
+    """Fixed draft lengths to measure against."""
+    rounds: int = 3
+    """Runs of each variant."""
+    max_tokens: int = 128
+    """Tokens of every answer."""
+    requests_per_row: int | None = None
+    """Requests of a run for each user; None = 2, or with a budget as many as fit."""
+    budget_s: float | None = None
+    """Time that the table may take; None = as long as it takes."""
+    shuffle_seed: int = 0
+    """Of the choice of prompts."""
+    label: str | None = None
+    """A name for the run, kept in the result."""
+    json: str | None = None
+    """File to write the result to."""
+    markdown: str | None = None
+    """File to write the table to."""
+    plot: str | None = None
+    """Picture to draw."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepLoadOptions:
+    """A load that changes at once."""
+
+    dataset: str | None = None
+    """JSON lines to read prompts from."""
+    group: str = "mixed"
+    """As LoadOptions.group."""
+    users: tuple[int, ...] = (4, 64, 4)
+    """Users at once, phase by phase."""
+    steps: int = 200
+    """Steps a phase."""
+    max_tokens: int = 128
+    """Tokens of every answer."""
+    shuffle_seed: int = 0
+    """Of the choice of prompts."""
+    json: str | None = None
+    """File to write the result to."""
+    plot: str | None = None
+    """Picture to draw."""
+
+
+def _each(parse: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+    """Values joined by commas, at least one."""
+
+    def parse_all(value: str) -> tuple[T, ...]:
+        parts = words(value)
+        if not parts:
+            raise ValueError("wants at least one value; several are joined by commas")
+        return tuple(dict.fromkeys(parse(part) for part in parts))
+
+    return parse_all
+
+
+def _counts(value: str) -> tuple[int, ...]:
+    """Whole numbers joined by commas, in which one may come twice."""
+    return tuple(integer(1, 65536)(part) for part in words(text(value)))
+
+
 def _json_object(value: str) -> dict[str, Any]:
     try:
         parsed = json.loads(value)
@@ -114,7 +189,7 @@ _JSON = "file to write the result to"
 LOAD_FLAGS = (
     Flag("dataset", "load.dataset", text, "JSON lines: Spec-Bench's or {\"prompt\": ...}", aliases=("--dataset-path",),
          metavar="FILE"),
-    Flag("group", "load.group", text, "all, extract, prose, short, or categories with commas",
+    Flag("group", "load.group", text, "all, extract, prose, mixed, short, or categories with commas",
          aliases=("--spec-bench-category",), metavar="GROUP"),
     Flag("num-prompts", "load.num_prompts", integer(1), "requests to send; default: each prompt once", metavar="N"),
     Flag("concurrency", "load.concurrency", integer(1, 65536), "requests at once (serve: 16, offline: all)",
@@ -163,3 +238,39 @@ HTTP_FLAGS = (
     Flag("endpoint", "http.endpoint", choice("chat", "completions"), "chat (default) or completions", metavar="WHICH"),
     Flag("json", "http.json", text, _JSON, metavar="FILE"),
 )
+
+_DATASET_HELP = 'JSON lines: Spec-Bench\'s or {"prompt": ...}'
+_PLOT_HELP = "picture to draw: .png, .svg or .pdf (needs the extra `plot`)"
+
+ENVELOPE_FLAGS = (
+    Flag("dataset", "envelope.dataset", text, _DATASET_HELP, aliases=("--dataset-path",), metavar="FILE"),
+    Flag("groups", "envelope.groups", _each(text), "loads (extract,prose,mixed); categories of one joined by +",
+         metavar="LIST"),
+    Flag("concurrency", "envelope.concurrency", _each(integer(1, 65536)), "users at once (1,4,16,64)", metavar="LIST"),
+    Flag("methods", "envelope.methods", _each(choice("ngram", "suffix")), "drafters (ngram,suffix)", metavar="LIST"),
+    Flag("fixed", "envelope.fixed", _each(integer(1, 64)), "fixed draft lengths to measure against (2,4,6,8)",
+         metavar="LIST"),
+    Flag("rounds", "envelope.rounds", integer(1), "runs of each variant (3; fewer give no interval)", metavar="N"),
+    Flag("max-tokens", "envelope.max_tokens", integer(1), "tokens of every answer (128)", metavar="N"),
+    Flag("requests-per-row", "envelope.requests_per_row", integer(1),
+         "requests of a run for each user (2); with --budget-s the most", metavar="N"),
+    Flag("budget-s", "envelope.budget_s", number(0, is_low_open=True),
+         "seconds that the table may take: chooses the number of requests, at least one a user", metavar="SECONDS"),
+    Flag("shuffle-seed", "envelope.shuffle_seed", human_int, "of the choice of prompts (0)", metavar="N"),
+    Flag("label", "envelope.label", text, "a name for the run, kept in the result", metavar="NAME"),
+    Flag("json", "envelope.json", text, _JSON, aliases=("--output-json",), metavar="FILE"),
+    Flag("markdown", "envelope.markdown", text, "file to write the table to, as Markdown", metavar="FILE"),
+    Flag("plot", "envelope.plot", text, _PLOT_HELP, metavar="FILE"),
+)  # fmt: skip
+
+STEP_LOAD_FLAGS = (
+    Flag("dataset", "step_load.dataset", text, _DATASET_HELP, aliases=("--dataset-path",), metavar="FILE"),
+    Flag("group", "step_load.group", text, "all, extract, prose, mixed, or categories with commas (mixed)",
+         metavar="GROUP"),
+    Flag("users", "step_load.users", _counts, "users at once, phase by phase (4,64,4)", metavar="LIST"),
+    Flag("steps", "step_load.steps", integer(20), "steps a phase (200)", metavar="N"),
+    Flag("max-tokens", "step_load.max_tokens", integer(1), "tokens of every answer (128)", metavar="N"),
+    Flag("shuffle-seed", "step_load.shuffle_seed", human_int, "of the choice of prompts (0)", metavar="N"),
+    Flag("json", "step_load.json", text, _JSON, aliases=("--output-json",), metavar="FILE"),
+    Flag("plot", "step_load.plot", text, _PLOT_HELP, metavar="FILE"),
+)  # fmt: skip

@@ -81,11 +81,20 @@ def write_json(path: Path, result: dict[str, Any]) -> None:
     Raises:
         ConfigError: the file cannot be written.
     """
+    write_text(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n", "--json")
+
+
+def write_text(path: Path, content: str, flag: str) -> None:
+    """Write a file that `flag` asked for.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        path.write_text(content, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"--json {path}: cannot write it: {error.strerror}") from None
+        raise ConfigError(f"{flag} {path}: cannot write it: {error.strerror}") from None
 
 
 def _rows(result: dict[str, Any], rows: Any) -> list[str]:

@@ -15,10 +15,11 @@ from pathlib import Path
 
 from threefold.errors import ConfigError
 
-# Spec-Bench's categories; `short` are the ten whose prompts stay under a few hundred tokens.
+# Spec-Bench's categories; `mixed` is extract and prose, `short` the ten whose prompts stay under a few hundred tokens.
 GROUPS: dict[str, tuple[str, ...]] = {
     "extract": ("coding", "extraction", "summarization", "rag"),
     "prose": ("writing", "roleplay", "humanities", "stem", "qa"),
+    "mixed": ("coding", "extraction", "summarization", "rag", "writing", "roleplay", "humanities", "stem", "qa"),
     "short": (
         "writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities", "math_reasoning",
         "qa",

@@ -58,11 +58,16 @@ class DraftPolicy(Protocol):
     def gain_ratio(self) -> float:
         """Estimated tokens per second with drafts over without, lately; 1.0 = no difference."""
 
+    @property
+    def gain_error(self) -> float:
+        """Standard error of gain_ratio."""
+
 
 class NoDrafts:
     """Speculation off: the null policy."""
 
     gain_ratio = 1.0
+    gain_error = 0.0
 
     def start(self, request_id: int, limit: int) -> None:
         """Nothing to remember."""

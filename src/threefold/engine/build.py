@@ -78,6 +78,50 @@ class _Opened:
         return self.config.model.model or DEFAULT_MODEL_NAME
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """All of an engine but what speculation decides: the model, its KV memory, its limits.
+
+    Cores with different speculation can be put on it one after another, as bench/envelope.py does. They share the KV
+    memory: only one may have requests at a time, and none may be used again after another has run.
+    """
+
+    opened: _Opened
+    decoder: Decoder
+    kv: list[KVCache]
+    plan: MemoryPlan
+
+    def policy(self, speculation: SpeculationConfig) -> tuple[DraftPolicy, Reason]:
+        """A fresh policy for a speculation config, and why it is this one."""
+        if not speculation.is_enabled:
+            return NoDrafts(), Reason("speculation", "off", "as asked")
+        what = f"{'+'.join(speculation.methods)}, up to {speculation.num_speculative_tokens} tokens"
+        if not speculation.is_adaptive:
+            return FixedDrafts(speculation.num_speculative_tokens), Reason("speculation", what, "fixed, as asked")
+        curve, source = _cost_curve(self)
+        reason = Reason("speculation", what, f"as far as it pays; {source}")
+        return Controller(curve, speculation.num_speculative_tokens), reason
+
+    def core(self, speculation: SpeculationConfig, policy: DraftPolicy) -> EngineCore:
+        """A fresh scheduler, cache, worker and drafters; speculation may draft no more than was planned for."""
+        config = self.opened.config
+        scheduler = Scheduler(
+            CacheManager(self.plan.num_blocks, config.cache.block_size, config.cache.enable_prefix_caching),
+            policy,
+            max_num_seqs=self.plan.max_num_seqs,
+            max_num_batched_tokens=self.opened.limits.max_num_batched_tokens,
+            long_prefill_token_threshold=config.scheduler.long_prefill_token_threshold,
+            policy=config.scheduler.policy,
+            seed=config.model.seed,
+        )
+        executor = LocalExecutor(_worker(self, speculation))
+        return EngineCore(scheduler, executor, vocab_size=self.opened.spec.vocab_size)
+
+    def info(self, *reasons: Reason) -> EngineInfo:
+        """What the engine is; `reasons` come after those of the limits and the memory."""
+        return _info(self.opened, self.plan, [*_reasons(self.opened, self.plan), *reasons])
+
+
 def build_from_plain(config: dict[str, Any]) -> BuiltEngine:
     """The engine for a config as plain data: what the engine process calls."""
     return build_engine(msgspec.convert(config, EngineConfig))
@@ -89,28 +133,27 @@ def build_engine(config: EngineConfig) -> BuiltEngine:
     Raises:
         OperatorError: the model cannot be loaded, does not fit, or a setting cannot hold.
     """
+    loaded = load_engine(config)
+    policy, reason = loaded.policy(config.speculation)
+    return BuiltEngine(loaded.core(config.speculation, policy), loaded.info(reason))
+
+
+def load_engine(config: EngineConfig) -> LoadedEngine:
+    """Everything that takes time and memory: weights, measured peak, KV.
+
+    Raises:
+        OperatorError: as build_engine.
+    """
     opened = _open(config)
     free_bytes = opened.device.free_bytes()
     decoder = _load(opened)
     facts = _memory_facts(opened, free_bytes, _forward_peak(opened, decoder))
     plan = plan_memory(facts, _memory_wishes(opened))
-    block_size = config.cache.block_size
-    kv = allocate_pool(opened.spec, plan.num_blocks, block_size, opened.dtype, opened.device.torch_device)
-    policy, policy_reason = _policy(opened, decoder, kv, plan)
-    scheduler = Scheduler(
-        CacheManager(plan.num_blocks, block_size, config.cache.enable_prefix_caching),
-        policy,
-        max_num_seqs=plan.max_num_seqs,
-        max_num_batched_tokens=opened.limits.max_num_batched_tokens,
-        long_prefill_token_threshold=config.scheduler.long_prefill_token_threshold,
-        policy=config.scheduler.policy,
-        seed=config.model.seed,
-    )
+    device = opened.device.torch_device
+    kv = allocate_pool(opened.spec, plan.num_blocks, config.cache.block_size, opened.dtype, device)
     if not opened.device.is_gpu:
         warm_up()
-    executor = LocalExecutor(_worker(opened, decoder, kv, plan))
-    core = EngineCore(scheduler, executor, vocab_size=opened.spec.vocab_size)
-    return BuiltEngine(core, _info(opened, plan, [*_reasons(opened, plan), policy_reason]))
+    return LoadedEngine(opened, decoder, kv, plan)
 
 
 def plan_only(config: EngineConfig) -> str:
@@ -208,20 +251,9 @@ def _calibration_limits(opened: _Opened, num_blocks: int) -> CalibrationLimits:
     )
 
 
-def _policy(opened: _Opened, decoder: Decoder, kv: list[KVCache], plan: MemoryPlan) -> tuple[DraftPolicy, Reason]:
-    speculation = opened.config.speculation
-    if not speculation.is_enabled:
-        return NoDrafts(), Reason("speculation", "off", "as asked")
-    what = f"{'+'.join(speculation.methods)}, up to {speculation.num_speculative_tokens} tokens"
-    if not speculation.is_adaptive:
-        return FixedDrafts(speculation.num_speculative_tokens), Reason("speculation", what, "fixed, as asked")
-    curve, source = _cost_curve(opened, decoder, kv, plan)
-    reason = Reason("speculation", what, f"as far as it pays; {source}")
-    return Controller(curve, speculation.num_speculative_tokens), reason
-
-
-def _cost_curve(opened: _Opened, decoder: Decoder, kv: list[KVCache], plan: MemoryPlan) -> tuple[CostCurve, str]:
+def _cost_curve(loaded: LoadedEngine) -> tuple[CostCurve, str]:
     """The stored curve of this model on this device, else a fresh one by measurement; and where it came from."""
+    opened, plan = loaded.opened, loaded.plan
     store = CurveStore(
         {
             "model": repr(opened.spec),
@@ -238,18 +270,18 @@ def _cost_curve(opened: _Opened, decoder: Decoder, kv: list[KVCache], plan: Memo
     if curve is not None:
         return curve, f"step costs measured earlier ({store.path.name})"
     limits = _calibration_limits(opened, plan.num_blocks)
-    curve = CostCurve.from_measurements(measure_steps(decoder, kv, opened.device, limits))
+    curve = CostCurve.from_measurements(measure_steps(loaded.decoder, loaded.kv, opened.device, limits))
     store.save(curve)
     return curve, "step costs measured now"
 
 
-def _worker(opened: _Opened, decoder: Decoder, kv: list[KVCache], plan: MemoryPlan) -> Worker:
-    speculation = opened.config.speculation
+def _worker(loaded: LoadedEngine, speculation: SpeculationConfig) -> Worker:
+    opened, plan = loaded.opened, loaded.plan
     max_draft = speculation.num_speculative_tokens if speculation.is_enabled else 0
     rows = Rows(plan.max_num_seqs, plan.max_model_len, opened.config.cache.block_size, max_draft)
     vocab_size = opened.spec.vocab_size
     return Worker(
-        ModelRunner(decoder, kv),
+        ModelRunner(loaded.decoder, loaded.kv),
         rows,
         Sampler(rows.sampling, _acceptance(speculation)),
         Drafting(_drafters(speculation), vocab_size),

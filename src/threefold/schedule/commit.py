@@ -108,6 +108,8 @@ class Committer:
         stats.num_drafts += 1
         stats.num_draft_tokens += num_drafted
         stats.num_accepted_tokens += num_accepted
+        stats.drafted_by[row.drafter] = stats.drafted_by.get(row.drafter, 0) + num_drafted
+        stats.accepted_by[row.drafter] = stats.accepted_by.get(row.drafter, 0) + num_accepted
         per_position = stats.accepted_per_position
         per_position += [0] * (num_drafted - len(per_position))
         for position in range(num_accepted):

@@ -130,6 +130,9 @@ class Scheduler:
             num_held_blocks=self._cache.num_held_blocks,
             num_cached_blocks=self._cache.num_cached_blocks,
             speculation_gain_ratio=self._controller.gain_ratio,
+            speculation_gain_error=self._controller.gain_error,
+            drafted_by=dict(self._stats.drafted_by),
+            accepted_by=dict(self._stats.accepted_by),
             accepted_per_position=list(self._stats.accepted_per_position),
             iteration_tokens=dict(self._stats.iteration_tokens),
         )

@@ -173,7 +173,20 @@ class _Scrape(Collector):
             "Estimated tokens per second with drafts over without, lately.",
             stats.speculation_gain_ratio,
         )
+        yield self._gauge(
+            "threefold:speculation_gain_error", "Standard error of that estimate.", stats.speculation_gain_error
+        )
+        yield self._by_drafter("threefold:draft_tokens", "Draft tokens verified, by drafter.", stats.drafted_by)
+        yield self._by_drafter(
+            "threefold:accepted_draft_tokens", "Draft tokens accepted, by drafter.", stats.accepted_by
+        )
         yield self._gauge("threefold:cached_blocks", "Free KV blocks that a prefix can reuse.", stats.num_cached_blocks)
+
+    def _by_drafter(self, name: str, text: str, counts: dict[str, int]) -> Metric:
+        family = CounterMetricFamily(name, text, labels=(*_LABELS, "drafter"))
+        for drafter, count in counts.items():
+            family.add_metric((self._model, ENGINE, drafter), count)
+        return family
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         family = GaugeMetricFamily(name, text, labels=_LABELS)

@@ -55,7 +55,8 @@ def _speculation_line(before: EngineStats, now: EngineStats, num_drafts: int, se
         f"Accepted throughput: {accepted / seconds:.2f} tokens/s, "
         f"Drafted throughput: {drafted / seconds:.2f} tokens/s, "
         f"Accepted: {accepted} tokens, Drafted: {drafted} tokens, Per-position acceptance rate: {rates}, "
-        f"Avg Draft acceptance rate: {_percent(accepted, drafted)}, Gain: {now.speculation_gain_ratio:.2f}"
+        f"Avg Draft acceptance rate: {_percent(accepted, drafted)}, "
+        f"Gain: {now.speculation_gain_ratio:.2f} ± {now.speculation_gain_error:.2f}"
     )
 
 
