@@ -1,0 +1,63 @@
+"""Made-up steps are real steps: a tiny decoder runs every shape, and the readings cover what the engine can meet."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from threefold.cost import CostCurve
+from threefold.layers.attention import allocate_kv
+from threefold.models.decoder import Decoder
+from threefold.models.shapes import expected_shapes
+from threefold.models.spec import ModelSpec
+from threefold.runner.calibrate import CalibrationLimits, made_up_batch, measure_steps
+from threefold.runner.device import CpuDevice
+
+SPEC = ModelSpec(
+    architecture="LlamaForCausalLM",
+    vocab_size=97,
+    hidden_size=32,
+    num_layers=2,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=16,
+    intermediate_size=48,
+    max_positions=128,
+)
+LIMITS = CalibrationLimits(num_blocks=16, block_size=8, max_num_seqs=16, max_num_batched_tokens=64, max_model_len=96)
+
+
+@pytest.fixture
+def decoder() -> Decoder:
+    decoder = Decoder(SPEC, torch.float32, torch.device("cpu"))
+    generator = torch.Generator().manual_seed(0)
+    decoder.load((name, torch.randn(shape, generator=generator)) for name, shape in expected_shapes(SPEC).items())
+    return decoder
+
+
+def test_readings_cover_single_rows_batches_and_chunks_and_make_a_curve(decoder: Decoder) -> None:
+    kv = allocate_kv(SPEC, LIMITS.num_blocks, LIMITS.block_size, torch.float32, torch.device("cpu"))
+
+    readings = measure_steps(decoder, kv, CpuDevice(1), LIMITS)
+
+    shapes = [shape for shape, _ in readings]
+    assert len(set(shapes)) == len(shapes)
+    assert {1, 4, 16} <= {shape.num_rows for shape in shapes}
+    assert max(shape.num_tokens for shape in shapes) <= LIMITS.max_num_batched_tokens
+    assert all(ms > 0 for _, ms in readings)
+    assert CostCurve.from_measurements(readings).ms(shapes[0]) > 0
+
+
+def test_time_is_bounded(decoder: Decoder) -> None:
+    kv = allocate_kv(SPEC, LIMITS.num_blocks, LIMITS.block_size, torch.float32, torch.device("cpu"))
+
+    assert 1 == len(measure_steps(decoder, kv, CpuDevice(1), LIMITS, max_s=0.0))
+
+
+def test_rows_use_slots_of_their_own_blocks_and_positions_at_the_end_of_the_context() -> None:
+    batch = made_up_batch(2, 3, 20, LIMITS, torch.device("cpu"))
+
+    assert [17, 18, 19, 17, 18, 19] == batch.positions.tolist()
+    assert [17, 18, 19, 3 * 8 + 17, 3 * 8 + 18, 3 * 8 + 19] == batch.slots.tolist()
+    assert [0, 3, 6] == batch.row_starts.tolist()
+    assert [20, 20] == batch.context_lens.tolist()
