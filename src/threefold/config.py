@@ -201,8 +201,8 @@ def api_keys_from_environment() -> tuple[str, ...]:
 def engine_environment() -> dict[str, str]:
     """Environment of the engine process: this one's, and how long OpenMP's threads spin before they sleep.
 
-    GNU OpenMP spins for milliseconds by default, which is right on a machine of one's own; where the server's process or
-    anything else wants a core, steps become several times slower (docs/LOG.md has the readings). Whoever has set one
+    GNU OpenMP spins for milliseconds by default, which is right on a machine of one's own; where the server's process
+    or anything else wants a core, steps become several times slower (docs/LOG.md has the readings). Whoever has set one
     of the two variables keeps what was set.
     """
     environment = dict(os.environ)

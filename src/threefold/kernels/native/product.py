@@ -39,10 +39,10 @@ def product_tile(
     _out_bytes: Any,
     rows: Any,
 ) -> Any:
-    """out[r, 0..64] = x[r] · one block of weights + bias, for `rows` (a constant) bf16 rows x_bytes and out_bytes apart."""
+    """out[r, 0..64] = x[r] · a block of weights + bias for `rows` (a constant) rows, x_bytes and out_bytes apart."""
     num_rows = rows.literal_value
 
-    def emit(
+    def emit(  # noqa: PLR0917 (an op's operands)
         builder: Any,
         x: Any,
         x_bytes: Any,
