@@ -55,12 +55,12 @@ class _Row(NamedTuple):
     min_p: float
 
 
-@numba.njit(cache=True, parallel=True, nogil=True)
+@numba.njit(cache=True, nogil=True)
 def draw_rows(logits: Floats, temperature: Floats, filters: Filters, uniforms: Doubles) -> Ints:
     """The contract of draw.draw, on numpy arrays: [num_rows, vocab] logits to [num_rows] token ids."""
     top_k, top_p, min_p = filters
     drawn = np.empty(len(logits), dtype=np.int64)
-    for row in numba.prange(len(logits)):
+    for row in range(len(logits)):
         scaled = _Row(np.float64(temperature[row]), top_k[row], np.float64(top_p[row]), np.float64(min_p[row]))
         drawn[row] = _draw_row(logits[row], scaled, uniforms[row])
     return drawn
