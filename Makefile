@@ -22,7 +22,7 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 unit: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
+	GOMP_SPINCOUNT=0 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4   # workers share the cores: no spinning
 
 install: $(VENV)/.installed
 

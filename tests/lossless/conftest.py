@@ -49,7 +49,7 @@ class HashDecoder:
             positions = range(context - (starts[row + 1] - starts[row]), context)
             assert batch.positions[starts[row] : starts[row + 1]].tolist() == list(positions)
             hidden.extend(self.state(known[: position + 1]) for position in positions)
-        return torch.tensor(hidden, dtype=torch.int64).unsqueeze(1)
+        return torch.tensor(hidden, dtype=torch.int64)[batch.logit_tokens].unsqueeze(1)
 
     def state(self, known):
         whole = hash(tuple(known)) % 2**31

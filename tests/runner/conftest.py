@@ -19,7 +19,7 @@ class CountingModel:
 
     def forward(self, batch, kv):
         self.batches.append(batch)
-        return batch.token_ids.unsqueeze(1)
+        return batch.token_ids[batch.logit_tokens].unsqueeze(1)
 
     def logits(self, hidden):
         logits = torch.zeros(len(hidden), VOCAB)

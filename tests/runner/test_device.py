@@ -1,4 +1,4 @@
-from __future__ import subprocess
+from __future__ import annotations
 
 import sys
 

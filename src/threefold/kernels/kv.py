@@ -57,8 +57,9 @@ class KVCache:
         group, lane = place // lanes, place % lanes
         self.keys[block, :, group, :, lane] = keys.to(self.keys.dtype).reshape(*keys.shape[:2], -1, pair)
         # A value that is not finite would spoil whoever uses the block next: its weight is zero, and 0 · NaN is NaN.
+        values = values.to(self.values.dtype)
         finite = torch.where(values.isfinite(), values, torch.zeros_like(values))
-        self.values[block, :, group, lane // pair, :, lane % pair] = finite.to(self.values.dtype)
+        self.values[block, :, group, lane // pair, :, lane % pair] = finite
 
     def read(self, blocks: torch.Tensor, num_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Copy a row's keys and values out.

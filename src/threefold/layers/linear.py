@@ -31,7 +31,9 @@ class Linear:
         has_bias: bool,
         dtype: torch.dtype,
         device: torch.device,
+        group: Group,
     ) -> None:
+        self._group = group
         self._starts: dict[str, int] = {}
         num_outputs = 0
         for name, num in parts.items():
@@ -62,24 +64,31 @@ class Linear:
         Raises:
             ModelLoadError: a wrong shape, or a tensor that this layer does not wait for.
         """
-        if tensor.ndim != (2 if kind == "weight" else 1):
-            raise ModelLoadError(f"{part}.{kind} has shape {list(tensor.shape)}, of the wrong number of dimensions")
-        self._store(part, kind, self._own_share(kind, tensor))
-
-    def _own_share(self, kind: str, tensor: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
-
-    def _store(self, part: str, kind: str, tensor: torch.Tensor) -> None:
         if (part, kind) not in self._missing:
             raise ModelLoadError(f"tensor {part}.{kind} came twice, or this model has no such tensor")
-        target = self._target(kind).narrow(0, self._starts[part], self._sizes[part])
-        if target.shape != tensor.shape:
-            raise ModelLoadError(f"{part}.{kind} has shape {list(tensor.shape)}, the model needs {list(target.shape)}")
-        target.copy_(tensor)
+        self._keep_share(part, kind, tensor)
         self._missing.discard((part, kind))
         if not self._missing:
             self._product = product(self._target("weight"), self._bias)
             self._weight = None
+
+    def _keep_share(self, part: str, kind: str, tensor: torch.Tensor) -> None:
+        own = self._target(kind).narrow(0, self._starts[part], self._sizes[part])
+        divided = self._divided_dim(kind)
+        full_shape = [size * self._group.size if dim == divided else size for dim, size in enumerate(own.shape)]
+        if list(tensor.shape) != full_shape:
+            raise ModelLoadError(f"{part}.{kind} has shape {list(tensor.shape)}, the model needs {full_shape}")
+        if divided is not None:
+            size = own.shape[divided]
+            own.copy_(tensor.narrow(divided, self._group.rank * size, size))
+        elif self._group.rank == 0:
+            own.copy_(tensor)
+        else:  # the sum over the ranks has it once
+            own.zero_()
+
+    def _divided_dim(self, kind: str) -> int | None:
+        """The dimension of which every rank has a share; None = rank 0 has it whole."""
+        raise NotImplementedError
 
     def _target(self, kind: str) -> torch.Tensor:
         if kind == "bias":
@@ -110,12 +119,10 @@ class ColumnParallelLinear(Linear):
         group: Group,
     ) -> None:
         own = {name: shard(num, group, f"{name} outputs") for name, num in parts.items()}
-        super().__init__(own, in_features, has_bias=has_bias, dtype=dtype, device=device)
-        self._group = group
+        super().__init__(own, in_features, has_bias=has_bias, dtype=dtype, device=device, group=group)
 
-    def _own_share(self, kind: str, tensor: torch.Tensor) -> torch.Tensor:  # noqa: ARG002 (outputs come first in both)
-        own = tensor.shape[0] // self._group.size
-        return tensor.narrow(0, self._group.rank * own, own)
+    def _divided_dim(self, kind: str) -> int | None:  # noqa: ARG002 (outputs come first in both)
+        return 0
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[num_tokens, in_features] -> [num_tokens, this rank's outputs], parts one behind another."""
@@ -137,14 +144,10 @@ class RowParallelLinear(Linear):
         group: Group,
     ) -> None:
         own = shard(in_features, group, f"{name} inputs")
-        super().__init__({name: out_features}, own, has_bias=has_bias, dtype=dtype, device=device)
-        self._group = group
+        super().__init__({name: out_features}, own, has_bias=has_bias, dtype=dtype, device=device, group=group)
 
-    def _own_share(self, kind: str, tensor: torch.Tensor) -> torch.Tensor:
-        if kind == "bias":  # added by one rank, for the sum over the ranks has it once
-            return tensor if self._group.rank == 0 else torch.zeros_like(tensor)
-        own = tensor.shape[1] // self._group.size
-        return tensor.narrow(1, self._group.rank * own, own)
+    def _divided_dim(self, kind: str) -> int | None:
+        return 1 if kind == "weight" else None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[num_tokens, this rank's in_features] -> [num_tokens, out_features], the same on every rank."""

@@ -196,7 +196,7 @@ class Decoder:
             kv: one cache a layer; the tokens' keys and values are written to their slots.
 
         Returns:
-            [num_tokens, hidden_size], normed, ready for `logits`.
+            [num_logits, hidden_size] of the tokens whose logits are wanted, normed, ready for `logits`.
         """
         angles = self._angles(batch.positions)
         steps = {
@@ -208,7 +208,8 @@ class Decoder:
         hidden, residual = self._embedding(batch.token_ids), None
         for index, (layer, cache) in enumerate(zip(self._layers, kv, strict=True)):
             hidden, residual = layer(hidden, residual, steps[self._window(index)], cache)
-        return self._norm(hidden, residual)
+        wanted = batch.logit_tokens
+        return self._norm(hidden[wanted], None if residual is None else residual[wanted])
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -22,7 +22,7 @@ class Model(Protocol):
     """What models.decoder.Decoder and the fakes of the tests have in common."""
 
     def forward(self, batch: Batch, kv: list[KVCache]) -> torch.Tensor:
-        """Hidden states [num_tokens, hidden]; writes the tokens' keys and values."""
+        """Hidden states of batch.logit_tokens, [num_logits, hidden]; writes all tokens' keys and values."""
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[n, vocab] float32 of [n, hidden]."""
@@ -42,7 +42,7 @@ class ModelRunner:
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Hidden states of the tokens whose logits are wanted, [num_logits, hidden]."""
-        return self._model.forward(batch, self._kv)[batch.logit_tokens]
+        return self._model.forward(batch, self._kv)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[n, vocab] float32, the caller's own."""

@@ -32,9 +32,9 @@ _ADDRESS = ctypes.c_void_p
 
 @cache
 def fingerprint() -> int:
-    """A number that changes with any file here; bodies close over it: none comes stale out of a cache."""
+    """A number that changes with any file of this room; bodies close over it: none comes stale out of a cache."""
     checksum = 0
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         checksum = zlib.crc32(path.read_bytes(), checksum)
     return checksum
 
@@ -77,8 +77,3 @@ def compile_body(body: Body, num_args: int) -> Run:
             alone(frame(0, num_items, *args))
 
     return run
-
-
-def arg(index: int) -> int:
-    """Byte offset of a body's own argument."""
-    return 8 * (FIRST_ARG + index)
