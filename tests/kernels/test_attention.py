@@ -111,3 +111,55 @@ def test_one_token_with_a_draft_behind_it_is_the_token_alone() -> None:
     one = attention.plan(torch.tensor([0, 1]), torch.tensor([58]), step.tables)
 
     assert torch.equal(whole[:1], attention(step.qkv[:1].contiguous(), step.kv, one))
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("block_size", [8, 16, 32])
+def test_what_a_block_held_before_does_not_leak(dtype: torch.dtype, block_size: int) -> None:
+    """Blocks of a faulty request, full of NaN, are used again; table entries behind a row's blocks are no blocks."""
+    heads = Heads(6, 2, 32)
+    clean = Step(MIXED, heads, block_size, dtype)
+    before = both(clean, heads, dtype)[0]
+    num_slots = clean.kv.keys.shape[0] * block_size
+    used = torch.zeros(num_slots, dtype=torch.bool)
+    for row, context in enumerate(clean.context_lens.tolist()):
+        positions = torch.arange(context)
+        used[clean.tables[row, positions // block_size].long() * block_size + positions % block_size] = True
+        clean.tables[row, -(-context // block_size) :] = 2**30
+    unused = (~used).nonzero()[:, 0]
+    nan = torch.full((len(unused), heads.num_kv_heads, heads.head_dim), float("nan"), dtype=dtype)
+
+    clean.kv.write(unused, nan, nan)
+
+    assert torch.equal(before, both(clean, heads, dtype)[0])
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("rows", [[(1, 1500)], [(5, 700), (1, 3)]])
+def test_window_over_a_long_context_in_parts(dtype: torch.dtype, rows: list[tuple[int, int]]) -> None:
+    heads = Heads(6, 2, 32)
+    got, expected = both(Step(rows, heads, 16, dtype), heads, dtype, window=300)
+
+    torch.testing.assert_close(got, expected, rtol=BOUNDS[dtype], atol=BOUNDS[dtype])
+
+
+def test_a_cache_of_another_dtype_is_served_by_the_reference() -> None:
+    heads = Heads(6, 2, 32)
+    step = Step(MIXED, heads, 16, torch.bfloat16)
+    wide = step.qkv.float()
+    attention = PagedAttention(heads, heads.head_dim**-0.5, None, torch.float32, CPU)
+    plan = attention.plan(step.row_starts, step.context_lens, step.tables)
+
+    got = attention(wide, step.kv, plan)
+
+    torch.testing.assert_close(got, both(step, heads, torch.bfloat16)[1].float(), rtol=2e-2, atol=2e-2)
+
+
+def test_a_step_without_rows() -> None:
+    attention = PagedAttention(Heads(6, 2, 32), 1.0, None, torch.float32, CPU)
+    nothing = torch.zeros(0, dtype=torch.int32)
+    plan = attention.plan(torch.zeros(1, dtype=torch.int32), nothing, nothing.view(0, 1))
+
+    got = attention(torch.zeros(0, 10 * 32), allocate(1, 16, 2, 32, torch.float32, CPU), plan)
+
+    assert (0, 6 * 32) == tuple(got.shape)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from threefold.kernels import linear
 from threefold.kernels.linear import MAX_FEW_TOKENS, FewTokensProduct, can_read_packed, has_packed_bf16, product
+from threefold.kernels.native import llvm
 
 NEEDS_BF16 = pytest.mark.skipif(not has_packed_bf16(), reason="oneDNN has no bf16 products on this processor")
+NEEDS_FEW = pytest.mark.skipif(
+    not (has_packed_bf16() and llvm.has_feature("avx512bf16")), reason="no bf16 instructions on this processor"
+)
 TOKENS = [1, 2, 3, 4, 7, MAX_FEW_TOKENS, MAX_FEW_TOKENS + 1, 100]
 
 
@@ -32,7 +38,7 @@ def test_product(num_tokens: int, has_bias: bool, out: int, width: int, dtype: t
     torch.testing.assert_close(got.float(), expected, rtol=bound, atol=bound)
 
 
-@NEEDS_BF16
+@NEEDS_FEW
 def test_a_token_is_bitwise_the_same_beside_others_and_alone() -> None:
     x, weight, bias = operands(128, 64, 7, torch.bfloat16)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
@@ -44,7 +50,7 @@ def test_a_token_is_bitwise_the_same_beside_others_and_alone() -> None:
     assert all(torch.equal(together[i : i + 1], few(x[i : i + 1])) for i in range(len(x)))
 
 
-@NEEDS_BF16
+@NEEDS_FEW
 def test_an_order_that_is_not_the_expected_one_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
@@ -62,7 +68,7 @@ def test_an_order_that_is_not_the_expected_one_is_not_read(monkeypatch: pytest.M
     torch.testing.assert_close(got.float(), F.linear(x.float(), weight.float()), rtol=2e-2, atol=2e-2)
 
 
-@NEEDS_BF16
+@NEEDS_FEW
 def test_weights_are_held_by_the_product() -> None:
     x, weight, bias = operands(128, 64, 2, torch.bfloat16)
     expected = F.linear(x.float(), weight.float(), bias.float())
@@ -93,3 +99,86 @@ def test_the_faster_dtype_is_preferred(monkeypatch: pytest.MonkeyPatch) -> None:
     times[torch.bfloat16] = 0.5
 
     assert torch.bfloat16 == linear.preferred_cpu_dtype()
+
+
+def packed_weight() -> tuple[torch.Tensor, torch.Size]:
+    weight = operands(128, 64, 1, torch.bfloat16)[1]
+    return torch.ops.mkldnn._reorder_linear_weight(weight, None), weight.shape
+
+
+class WithoutAccess:
+    """torch.ops.mkldnn of a torch that does not say where its tensors lie."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in {"data_ptr", "_nbytes"}:
+            raise AttributeError(name)
+        return getattr(MKLDNN, name)
+
+
+MKLDNN = torch.ops.mkldnn
+
+
+@NEEDS_BF16
+def test_a_torch_without_addresses_is_served_by_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight, _ = operands(128, 64, 3, torch.bfloat16)
+    monkeypatch.setattr(torch.ops, "mkldnn", WithoutAccess())
+    monkeypatch.setattr(linear, "FewTokensProduct", None)
+
+    got = product(weight.clone(), None)(x)
+
+    torch.testing.assert_close(got.float(), F.linear(x.float(), weight.float()), rtol=2e-2, atol=2e-2)
+
+
+@NEEDS_BF16
+def test_a_processor_without_bf16_instructions_is_served_by_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llvm, "has_feature", lambda name: False)
+
+    assert not can_read_packed(*packed_weight())
+
+
+@NEEDS_FEW
+@pytest.mark.parametrize("size", [1.0, 1e-4])
+def test_a_wrong_order_is_noticed_however_small_the_weights(monkeypatch: pytest.MonkeyPatch, size: float) -> None:
+    weight = operands(128, 64, 1, torch.bfloat16)[1] * size
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+    assert linear.is_expected_order(packed, weight.shape)
+    monkeypatch.setattr(linear, "FewTokensProduct", Turned)
+
+    assert not linear.is_expected_order(packed, weight.shape)
+
+
+class Turned(FewTokensProduct):
+    """A body that reads the inputs in another order than they are kept."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return super().__call__(x.roll(2, dims=1))
+
+
+@NEEDS_FEW
+def test_both_sides_of_the_switch_differ_by_rounding_only() -> None:
+    x, weight, bias = operands(128, 576, MAX_FEW_TOKENS + 1, torch.bfloat16)
+    multiply = product(weight.clone(), bias.clone())
+
+    few, many = multiply(x[:MAX_FEW_TOKENS]), multiply(x)[:MAX_FEW_TOKENS]
+
+    torch.testing.assert_close(few, many, rtol=2**-7, atol=2**-7)
+
+
+@NEEDS_FEW
+def test_beside_amx_only_very_few_tokens_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    class Watched(FewTokensProduct):
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            sizes.append(len(x))
+            return super().__call__(x)
+
+    monkeypatch.setattr(linear, "FewTokensProduct", Watched)
+    monkeypatch.setattr(llvm, "has_feature", lambda name: True)
+    x, weight, _ = operands(128, 64, 5, torch.bfloat16)
+    multiply = product(weight.clone(), None)
+
+    multiply(x[:4])
+    multiply(x)
+
+    assert [1, 4] == sizes  # the trial, and four tokens

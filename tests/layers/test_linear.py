@@ -77,3 +77,37 @@ def test_weights_that_do_not_fit_are_refused() -> None:
 def test_ranks_that_do_not_divide_are_refused(ranks: Ranks) -> None:
     with pytest.raises(ConfigError, match="does not divide"):
         column(ranks(3)[0])
+
+
+@pytest.mark.parametrize(
+    ("make", "part", "kind", "shape"),
+    [
+        (column, "a", "weight", (9, 6)),
+        (column, "a", "weight", (8,)),
+        (column, "b", "bias", (5,)),
+        (row, "o", "weight", (5, 7)),
+        (row, "o", "bias", (6,)),
+    ],
+)
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_a_wrong_shape_is_refused_by_every_rank(
+    ranks: Ranks, num_ranks: int, make: Callable[..., Any], part: str, kind: str, shape: tuple[int, ...]
+) -> None:
+    """Also where a rank's share of the wrong tensor would have just the right size."""
+    for group in ranks(num_ranks):
+        layer = make(group, has_bias=True)
+        with pytest.raises(ModelLoadError, match="the model needs"):
+            layer.load(part, kind, torch.ones(shape))
+        assert f"{part}.{kind}" in layer.missing
+
+
+def test_bfloat16_layers_take_float32_tensors() -> None:
+    torch.manual_seed(0)
+    layer = ColumnParallelLinear(
+        {"a": 128}, 64, has_bias=True, dtype=torch.bfloat16, device=torch.device("cpu"), group=single_group()
+    )
+    weight, bias, x = torch.randn(128, 64) / 8, torch.randn(128), torch.randn(3, 64).bfloat16()
+    layer.load("a", "weight", weight)
+    layer.load("a", "bias", bias)
+
+    torch.testing.assert_close(layer(x).float(), x.float() @ weight.T + bias, rtol=3e-2, atol=3e-2)

@@ -14,8 +14,11 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 
 Product = Callable[[torch.Tensor], torch.Tensor]
 
-MAX_FEW_TOKENS = 24
-"""Up to here the compiled body is the faster one, measured."""
+MAX_FEW_TOKENS = 128
+"""Up to here the compiled body is the faster one, measured with AVX512-BF16."""
+
+MAX_FEW_TOKENS_BESIDE_AMX = 4
+"""The same where oneDNN has AMX, whose products cost next to nothing more for more tokens; not measured."""
 
 _BLOCK_OUTPUTS, _BLOCK_INPUTS = 64, 32
 _ALIGN_BYTES = 64
@@ -52,6 +55,8 @@ def product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
 
 
 def _packed(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
+    from threefold.kernels.native.llvm import has_feature
+
     # oneDNN would otherwise put the weight in this order on each call: half of the time at few tokens.
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
     multiply = torch.ops.mkldnn._linear_pointwise.default
@@ -63,13 +68,19 @@ def _packed(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
     if not (can_read_packed(packed, weight.shape) and is_expected_order(packed, weight.shape)):
         return many
     few = FewTokensProduct(packed, weight.shape, bias)
-    return lambda x: few(x) if x.shape[0] <= MAX_FEW_TOKENS else many(x)
+    max_few = MAX_FEW_TOKENS_BESIDE_AMX if has_feature("amx-bf16") else MAX_FEW_TOKENS
+    return lambda x: few(x) if x.shape[0] <= max_few else many(x)
 
 
 def can_read_packed(packed: torch.Tensor, shape: torch.Size) -> bool:
-    """Whether FewTokensProduct may try this weight: its size is whole blocks, without padding, at a known address."""
+    """Whether FewTokensProduct may try this weight: whole blocks without padding, at a known address, on a processor
+    that multiplies bf16 pairs.
+    """
+    from threefold.kernels.native.llvm import has_feature
+
     is_whole = shape[0] % _BLOCK_OUTPUTS == 0 and shape[1] % _BLOCK_INPUTS == 0
-    if not (is_whole and hasattr(torch.ops.mkldnn, "data_ptr") and hasattr(torch.ops.mkldnn, "_nbytes")):
+    has_access = hasattr(torch.ops.mkldnn, "data_ptr") and hasattr(torch.ops.mkldnn, "_nbytes")
+    if not (is_whole and has_access and has_feature("avx512bf16")):
         return False
     is_aligned = torch.ops.mkldnn.data_ptr(packed) % _ALIGN_BYTES == 0
     return is_aligned and bool(torch.ops.mkldnn._nbytes(packed) == shape[0] * shape[1] * 2)

@@ -8,20 +8,21 @@ import pytest
 import torch
 
 from threefold.kernels.native import team
-from threefold.kernels.native.team import arg, compile_body
+from threefold.kernels.native.team import compile_body, fingerprint
 from threefold.kernels.native.vector import peek_i64, poke_i64, take_next
 
 
 def counting_body() -> team.Run:
     """Writes 7 times its number behind each item."""
-    place = arg(0)
+    source = fingerprint()
 
     def body(args: int) -> None:
+        _ = source
         while True:
             item = take_next(args)
             if item >= peek_i64(args + 8):
                 return
-            poke_i64(peek_i64(args + place) + 8 * item, 7 * item)
+            poke_i64(peek_i64(args + 16) + 8 * item, 7 * item)
 
     return compile_body(body, 1)
 
