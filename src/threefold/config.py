@@ -101,7 +101,12 @@ class SpeculationConfig:
     @property
     def is_enabled(self) -> bool:
         """True when any drafter is configured."""
-        return bool(self.methods) and self.num_speculative_tokens > 0
+        return self.max_draft_tokens > 0
+
+    @property
+    def max_draft_tokens(self) -> int:
+        """Most drafts a row and step; 0 = off."""
+        return self.num_speculative_tokens if self.methods else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,8 @@ from threefold.metrics import EngineStats
 from threefold.request import Request, SamplingParams
 from threefold.step import TokenDelta
 from threefold.text.prepare import ModelLimits, prepare, seed_source
-from threefold.text.template_worker import Template
+from threefold.text.template_worker import MAX_RENDERED_BYTES, Template
 from threefold.text.tokenizer import Tokenizer
-
-_MAX_TEMPLATE_BYTES = 4 * 1024 * 1024
 
 
 def bench_offline(workload: Workload, load: LoadOptions, config: EngineConfig) -> dict[str, Any]:
@@ -153,7 +151,7 @@ class OfflineLoad:
         if self._template is None:
             return self._tokenizer.encode(prompt.text)
         chat = {"messages": [{"role": "user", "content": prompt.text}], "add_generation_prompt": True}
-        return self._tokenizer.encode(self._template.render(chat, {}, _MAX_TEMPLATE_BYTES), add_special_tokens=False)
+        return self._tokenizer.encode(self._template.render(chat, {}, MAX_RENDERED_BYTES), add_special_tokens=False)
 
     def _send(self, place: int, prompt: Prompt, token_ids: list[int]) -> None:
         params = SamplingParams(

@@ -26,11 +26,11 @@ from threefold.engine.core import EngineCore
 from threefold.engine.curve_store import CurveStore
 from threefold.engine.loop import BuiltEngine
 from threefold.engine.outputs import EngineInfo
-from threefold.engine.resolve import DTYPE_BYTES, Facts, Limits, Reason, resolve_limits
+from threefold.engine.resolve import Facts, Limits, Reason, resolve_limits
 from threefold.errors import ConfigError
 from threefold.kernels.linear import preferred_cpu_dtype
 from threefold.layers.attention import KVCache
-from threefold.models.checkpoint import Checkpoint, open_checkpoint
+from threefold.models.checkpoint import DTYPES, Checkpoint, open_checkpoint, read_generation_defaults
 from threefold.models.decoder import Decoder
 from threefold.models.locate import locate_model
 from threefold.models.spec import ModelSpec
@@ -71,7 +71,7 @@ class _Opened:
 
     @property
     def dtype(self) -> torch.dtype:
-        return {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}[self.limits.dtype]
+        return DTYPES[self.limits.dtype]
 
     @property
     def model_name(self) -> str:
@@ -212,7 +212,7 @@ def _memory_facts(opened: _Opened, free_bytes: int, peak_bytes: int) -> MemoryFa
         is_gpu=opened.device.is_gpu,
         total_bytes=opened.device.total_bytes(),
         free_bytes=free_bytes,
-        weights_bytes=opened.spec.num_parameters * DTYPE_BYTES[opened.limits.dtype],
+        weights_bytes=opened.spec.num_parameters * opened.dtype.itemsize,
         peak_bytes=peak_bytes,
         block_bytes=block_bytes(opened.spec, block_size, opened.dtype),
         block_size=block_size,
@@ -234,7 +234,7 @@ def _memory_wishes(opened: _Opened) -> MemoryWishes:
         is_len_explicit=limits.is_len_explicit,
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
-        max_draft=speculation.num_speculative_tokens if speculation.is_enabled else 0,
+        max_draft=speculation.max_draft_tokens,
         gpu_memory_utilization=cache.gpu_memory_utilization,
         kv_cache_memory_bytes=cache.kv_cache_memory_bytes,
         num_blocks=cache.num_blocks,
@@ -277,14 +277,12 @@ def _cost_curve(loaded: LoadedEngine) -> tuple[CostCurve, str]:
 
 def _worker(loaded: LoadedEngine, speculation: SpeculationConfig) -> Worker:
     opened, plan = loaded.opened, loaded.plan
-    max_draft = speculation.num_speculative_tokens if speculation.is_enabled else 0
-    rows = Rows(plan.max_num_seqs, plan.max_model_len, opened.config.cache.block_size, max_draft)
-    vocab_size = opened.spec.vocab_size
+    rows = Rows(plan.max_num_seqs, plan.max_model_len, opened.config.cache.block_size, speculation.max_draft_tokens)
     return Worker(
         ModelRunner(loaded.decoder, loaded.kv),
         rows,
         Sampler(rows.sampling, _acceptance(speculation)),
-        Drafting(_drafters(speculation), vocab_size),
+        Drafting(_drafters(speculation), opened.spec.vocab_size),
         opened.device,
     )
 
@@ -328,7 +326,7 @@ def _info(opened: _Opened, plan: MemoryPlan, reasons: list[Reason]) -> EngineInf
     tokenizer: dict[str, Any] = {"folder": str(facts)} if isinstance(facts, Path) else {"gguf": dict(facts)}
     if model.tokenizer is not None:
         tokenizer = {"folder": model.tokenizer}
-    ends = opened.spec.eos_token_ids or make_tokenizer_from(tokenizer).eos_token_ids
+    ends = opened.spec.eos_token_ids or Tokenizer.from_facts(tokenizer).eos_token_ids
     return EngineInfo(
         model=opened.model_name,
         max_model_len=plan.max_model_len,
@@ -346,17 +344,10 @@ def _info(opened: _Opened, plan: MemoryPlan, reasons: list[Reason]) -> EngineInf
     )
 
 
-def make_tokenizer_from(facts: dict[str, Any]) -> Tokenizer:
-    """A tokenizer from plain facts."""
-    return Tokenizer.from_facts(facts)
-
-
 def _default_sampling(opened: _Opened) -> dict[str, float]:
     asked = opened.config.model.generation_config
     if asked == "vllm":
         return {}
     if asked == "auto":
         return opened.checkpoint.generation_defaults
-    from threefold.models.checkpoint import read_generation_defaults
-
     return read_generation_defaults(Path(asked))

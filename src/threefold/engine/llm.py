@@ -9,6 +9,7 @@ import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from threefold.config import EngineConfig
@@ -20,9 +21,8 @@ from threefold.errors import InvalidRequestError, RequestFailedError
 from threefold.request import FinishReason, Request, SamplingParams
 from threefold.step import TokenDelta, TokenLogprobs
 from threefold.text.prepare import ModelLimits, prepare, seed_source
-from threefold.text.template_worker import Template
+from threefold.text.template_worker import MAX_RENDERED_BYTES, Template
 
-MAX_TEMPLATE_BYTES = 4 * 1024 * 1024
 DEFAULT_MAX_TOKENS = 256
 
 Message = dict[str, str]
@@ -148,12 +148,15 @@ class LLM:
         Raises:
             InvalidRequestError: the model has no chat template, or the template refuses these messages.
         """
+        chat = {"messages": list(messages), "add_generation_prompt": True}
+        return self._template.render(chat, {}, MAX_RENDERED_BYTES)
+
+    @cached_property
+    def _template(self) -> Template:
         source = self.tokenizer.chat_template
         if source is None:
             raise InvalidRequestError("this model has no chat template; use generate with plain text")
-        template = Template(source, self.tokenizer.special_tokens)
-        chat = {"messages": list(messages), "add_generation_prompt": True}
-        return template.render(chat, {}, MAX_TEMPLATE_BYTES)
+        return Template(source, self.tokenizer.special_tokens)
 
     def default_params(self) -> SamplingParams:
         """The sampling defaults of the model's makers over the API's."""

@@ -13,7 +13,6 @@ from threefold.config import EngineConfig
 from threefold.errors import ConfigError
 
 DTYPES = ("bfloat16", "float16", "float32")
-DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 DTYPE_ALIASES = {"half": "float16", "float": "float32", "bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 

@@ -24,7 +24,8 @@ from threefold.models.spec import ModelSpec
 from threefold.models.weights import DummyWeights, SafetensorsWeights, WeightSource
 
 LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+"""Types that a model runs in, by the names that configs use."""
 _DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _GGUF_DEFAULTS = {
     "temperature": "temp",
@@ -62,13 +63,13 @@ class Checkpoint:
         Raises:
             ModelLoadError: a file became unreadable since it was opened.
         """
-        return self.source.read(_DTYPES[self.spec.dtype] if dtype is None else dtype)
+        return self.source.read(DTYPES[self.spec.dtype] if dtype is None else dtype)
 
     @property
     def weights_bytes(self) -> int:
         """Size of all weights in the spec's type."""
         num_values = sum(math.prod(shape) for shape in expected_shapes(self.spec).values())
-        return num_values * _DTYPES[self.spec.dtype].itemsize
+        return num_values * DTYPES[self.spec.dtype].itemsize
 
 
 def open_checkpoint(path: Path, load_format: str = "auto", seed: int = 0) -> Checkpoint:

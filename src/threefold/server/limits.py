@@ -20,8 +20,6 @@ BODY_TIMEOUT_S = 60.0
 """Time a client has to send a request's body."""
 TEMPLATE_TIMEOUT_S = 2.0
 """Wall clock of one chat template rendering."""
-MAX_RENDERED_BYTES = 4 * 1024 * 1024
-"""Longest text that a chat template may render."""
 LONG_TEXT_CHARS = 8192
 """Texts longer than this are tokenised in a thread, so that the event loop stays free."""
 MAX_INT = 2**31 - 1

@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 
 from threefold.errors import InvalidRequestError
-from threefold.server.limits import MAX_RENDERED_BYTES, TEMPLATE_TIMEOUT_S
+from threefold.server.limits import TEMPLATE_TIMEOUT_S
 from threefold.text import template_worker
+from threefold.text.template_worker import MAX_RENDERED_BYTES
 
 START_TIMEOUT_S = 20.0
 

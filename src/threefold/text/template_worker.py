@@ -29,6 +29,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 LENGTH = struct.Struct(">I")
 MAX_MEMORY_BYTES = 1024 * 1024 * 1024
 MAX_MESSAGE_CHARS = 300
+MAX_RENDERED_BYTES = 4 * 1024 * 1024
+"""Longest prompt that a template may render."""
 GRACE_S = 2
 
 
