@@ -34,6 +34,9 @@ class SseServer:
     num_connections: int = 0
     max_in_flight: int = 0
     endpoint: Endpoint = field(default_factory=lambda: Endpoint("127.0.0.1", 0))
+    close: Callable[[], None] = lambda: None
+    """Stop listening."""
+    has_usage: bool = True
     _in_flight: int = 0
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -61,7 +64,7 @@ class SseServer:
     async def answer(self, head: str, body: bytes, writer: asyncio.StreamWriter) -> bool:
         """Answer one request; False = close the connection."""
         method, path, _ = head.split(" ", 2)
-        if method == "GET" or path == "/reset_prefix_cache":
+        if method == "GET" or path in ("/reset_prefix_cache", "/tokenize"):
             page = self.pages.get(path)
             status, text = ("404 Not Found", b"") if page is None else ("200 OK", page)
             writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text)
@@ -85,6 +88,10 @@ class SseServer:
             return False
         if fault == "silence":
             return False
+        if fault == "bow out":
+            self.close()
+            writer.transport.abort()
+            return False
         writer.write((HEAD + ("Transfer-Encoding: chunked\r\n" if self.is_chunked else "") + "\r\n").encode())
         if fault == "stall":
             await asyncio.sleep(30)
@@ -106,7 +113,8 @@ class SseServer:
             self.send(writer, {"choices": [{"delta": {}, "finish_reason": "length"}]})
             usage = {"prompt_tokens": 7, "completion_tokens": 2 * self.num_tokens}
             usage["prompt_tokens_details"] = {"cached_tokens": 3}
-            self.send(writer, {"choices": [], "usage": usage})
+            if self.has_usage:
+                self.send(writer, {"choices": [], "usage": usage})
             self.send_raw(writer, b"data: [DONE]\n\n")
         if self.is_chunked:
             writer.write(b"0\r\n\r\n")
@@ -125,5 +133,6 @@ async def sse_server() -> AsyncIterator[SseServer]:
     fake = SseServer()
     server = await asyncio.start_server(fake.handle, "127.0.0.1", 0)
     fake.endpoint = Endpoint("127.0.0.1", server.sockets[0].getsockname()[1])
+    fake.close = server.close
     yield fake
     server.close()

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from threefold.bench.client import Endpoint
@@ -48,6 +49,79 @@ def test_serve(server: str, dataset: str, tmp_path: Path, capsys: pytest.Capture
     assert "secret" not in out.read_text()
 
 
+def test_serve_at_a_rate_as_vllm_s_users_type_it(server: str, dataset: str, tmp_path: Path, capsys) -> None:
+    words = f"serve --backend openai-chat --port {server.rpartition(':')[2]} --dataset-name custom"
+    words += f" --dataset-path {dataset} --num-prompts 12 --request-rate 200 --burstiness 0.5 --max-concurrency 8"
+    words += " --custom-output-len 5 --ignore-eos --percentile-metrics ttft,e2el --metric-percentiles 25,99.9"
+    words += f" --result-dir {tmp_path} --result-filename out.json --save-detailed --metadata team=us --num-warmups 2"
+    assert run_bench(words.split()) == 0
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert (result["request_rate"], result["burstiness"], result["max_concurrency"]) == (200, 0.5, 8)
+    assert (result["completed"], result["total_output_tokens"], result["team"]) == (12, 60, "us")
+    assert len(result["ttfts"]) == len(result["queue_times"]) == 12
+    assert sorted(result["start_times"]) == result["start_times"]
+    assert result["p99.9_e2el_including_client_queue_ms"] >= result["p25_e2el_ms"] > 0
+    table = capsys.readouterr().out.partition("Steady State")[0]
+    assert "P99.9 TTFT (ms):" in table
+    assert "TPOT" not in table
+
+
+def test_serve_a_trace(server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, out = tmp_path / "trace.jsonl", tmp_path / "out.json"
+    lines = [
+        {"timestamp": 400 * index, "input_length": 1000, "output_length": 3, "hash_ids": [0, 1 + index]}
+        for index in range(4)
+    ]
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = f"serve --url {server} --dataset {trace} --dataset-name mooncake --speedup 4 --ignore-eos --json {out}"
+    assert run_bench([*words.split(), "--save-detailed", "--result-dir", str(tmp_path)]) == 0
+    result = json.loads(out.read_text())
+    assert (result["request_rate"], result["speedup"], result["completed"]) == ("trace", 4, 4)
+    assert result["total_output_tokens"] == 12
+    assert all(sent >= due - 0.002 for sent, due in zip(result["start_times"], [0.0, 0.1, 0.2, 0.3], strict=True))
+    # 512 of 1000 tokens are shared; the server's tokenizer was asked how many words those are.
+    assert result["total_input_tokens"] == pytest.approx(4000, rel=0.05)
+    assert 0.3 < result["prefix_cache_hit_rate"] < 0.6
+    assert "say nothing of drafts" in capsys.readouterr().out
+
+
+def test_compare(server: str, dataset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.yaml").write_text(f"url: {server}\n")
+    out = tmp_path / "out.json"
+    words = ["compare", str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml"), "--dataset", dataset, "--max-tokens", "4"]
+    assert run_bench([*words, "--rounds", "2", "--json", str(out), "--plot", str(tmp_path / "c.svg")]) == 0
+    result = json.loads(out.read_text())
+    assert [side["name"] for side in result["sides"]] == ["a", "b"]
+    assert len(result["runs"]["a"]) == 2
+    assert (tmp_path / "c.svg").exists()
+    shown = capsys.readouterr()
+    assert "too few rounds to say more" in shown.out
+    assert "round 2 of 2, a: " in shown.err
+
+
+def kill_when_busy(process: psutil.Process, url: str) -> None:
+    while num_answered(url) < 30:
+        time.sleep(0.05)
+    process.kill()
+
+
+def test_a_server_that_dies_in_the_middle(dataset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.json"
+    others = set(psutil.Process().children())
+    with fake_server(FakeEngineOptions(max_num_seqs=4, step_s=0.002)) as url:
+        (process,) = set(psutil.Process().children()) - others
+        killer = threading.Thread(target=kill_when_busy, args=(process, url))
+        killer.start()
+        words = f"serve --url {url} --dataset {dataset} --num-prompts 100000 --max-tokens 20 --ignore-eos --json {out}"
+        assert run_bench(words.split()) == 1
+        killer.join()
+    result = json.loads(out.read_text())
+    assert 0 < result["completed"] < 100_000
+    assert result["output_throughput"] > 0
+    assert capsys.readouterr().err.startswith("threefold: the server went away (connection refused) after ")
+
+
 def test_control(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.json"
     assert run_bench(["control", "--rows", "4", "--steps", "5", "--repeats", "2", "--json", str(out)]) == 0
@@ -74,9 +148,10 @@ def refusing_server() -> Iterator[str]:
 def test_nothing_completed_is_exit_code_1(dataset: str, capsys: pytest.CaptureFixture[str]) -> None:
     with refusing_server() as url:
         assert run_bench(["serve", "--url", url, "--model", "m", "--dataset", dataset]) == 1
-    printed = capsys.readouterr().out
-    assert "Failed requests:                         8" in printed
-    assert "8 x HTTP 503" in printed
+    printed = capsys.readouterr()
+    assert "Failed requests:                         8" in printed.out
+    assert "8 x HTTP 503" in printed.out
+    assert printed.err.startswith("threefold: no request succeeded: 8 x HTTP 503")
 
 
 def num_answered(server: str) -> float:
@@ -99,6 +174,7 @@ def test_ctrl_c_keeps_what_was_measured(server: str, dataset: str, tmp_path: Pat
     assert result["num_interrupted"] > 0
     assert result["failed"] == 0
     assert "Interrupted requests:" in stdout
+    assert "threefold: stopped by Ctrl-C after " in stderr
 
 
 @pytest.mark.parametrize(
@@ -108,6 +184,12 @@ def test_ctrl_c_keeps_what_was_measured(server: str, dataset: str, tmp_path: Pat
         (["serve", "--url", "ftp://x"], "--dataset FILE is needed"),
         (["offline", "A", "B"], "no use for 'B'"),
         (["control", "x"], "no use for 'x'"),
+        (["serve", "--dataset-name", "sonnet"], "wants one of auto, spec_bench"),
+        (["serve", "--percentile-metrics", "ttft,x"], "--percentile-metrics wants one of ttft"),
+        (["serve", "--metric-percentiles", "101"], "between 0 and 100"),
+        (["serve", "--request-rate", "0"], "--request-rate wants a number above 0"),
+        (["compare", "a.yaml"], "two or more YAML files, got 1"),
+        (["compare", "a.yaml", "b.yaml", "--url", "x"], "a side names its server"),
         (["http", "--streams", "many"], "--streams wants a whole number"),
         (["envelope", "--dataset", "x", "--methods", "eagle"], "wants one of ngram, suffix"),
         (["envelope", "--concurrency", "1,,x"], "--concurrency wants a whole number"),
@@ -130,7 +212,7 @@ def test_a_goodput_limit_is_checked_before_the_load(dataset: str) -> None:
         run_bench(["serve", "--url", "http://127.0.0.1:1", "--dataset", dataset, "--goodput", "swift"])
 
 
-@pytest.mark.parametrize("command", ["serve", "offline", "envelope", "step-load", "control", "http"])
+@pytest.mark.parametrize("command", ["serve", "compare", "offline", "envelope", "step-load", "control", "http"])
 def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_bench([command, "--help"]) == 0
     assert capsys.readouterr().out.startswith(f"usage: threefold bench {command} ")

@@ -21,6 +21,7 @@ from threefold.errors import ConfigError
 from threefold.schedule.scheduler import Scheduler
 from threefold.testing.byte_tokenizer import ByteTokenizer
 from threefold.testing.fake_executor import FakeDrafts, FakeExecutor
+from threefold.testing.fake_model import FakeModel
 
 TOKENIZER = ByteTokenizer()
 
@@ -31,6 +32,7 @@ class FakeLoaded:
 
     made: list[tuple[SpeculationConfig, DraftPolicy]] = field(default_factory=list)
     fault_at: int = -1
+    model: FakeModel = field(default_factory=FakeModel)
 
     def policy(self, speculation: SpeculationConfig) -> tuple[DraftPolicy, str]:
         if not speculation.is_enabled:
@@ -45,7 +47,7 @@ class FakeLoaded:
         self.made.append((speculation, policy))
         drafts = FakeDrafts(0.7) if speculation.is_enabled else None
         scheduler = Scheduler(CacheManager(512, 16, True), policy, max_num_seqs=8, max_num_batched_tokens=256)
-        executor = FakeExecutor(drafts=drafts, step_s=0.0002)
+        executor = FakeExecutor(self.model, drafts=drafts, step_s=0.0002)
         return EngineCore(scheduler, executor, vocab_size=TOKENIZER.vocab_size)
 
     def info(self) -> EngineInfo:
@@ -96,6 +98,17 @@ def test_the_table(loaded: FakeLoaded, asked: EnvelopeOptions) -> None:
     json.dumps(result)
 
 
+def test_answers_end_where_they_end_by_themselves(loaded: FakeLoaded, asked: EnvelopeOptions) -> None:
+    loaded.model = FakeModel(end_token_id=0, ends_one_in=30)
+    free = bench_envelope(replace(asked, max_tokens=200), EngineConfig(), lambda line: None)
+    forced = bench_envelope(replace(asked, max_tokens=200, ignore_eos=True), EngineConfig(), lambda line: None)
+
+    for short, long in zip(free["cells"], forced["cells"], strict=True):
+        tokens = {tuple(variant["output_tokens"]) for variant in short["variants"].values()}
+        assert len(tokens) == 1  # the same work for every variant
+        assert tokens.pop()[0] < long["num_requests"] * 200 == long["variants"]["off"]["output_tokens"][0]
+
+
 def test_what_runs_is_what_a_user_would_configure(loaded: FakeLoaded, asked: EnvelopeOptions) -> None:
     one = replace(asked, groups=("extract",), concurrency=(1,), rounds=2, methods=("ngram", "suffix"))
     bench_envelope(one, EngineConfig(), lambda line: None)
@@ -110,7 +123,8 @@ def test_what_runs_is_what_a_user_would_configure(loaded: FakeLoaded, asked: Env
         (("ngram",), 8, Controller),
     ]
     other = [(("suffix",) if methods else (), *rest) for methods, *rest in there]
-    assert kinds == [*there, *other, *there, *there[::-1], *other, *other[::-1]]  # warm-up, then rounds to and fro
+    turn = [*there, *other[1:]]  # drafts off once for both drafters
+    assert kinds == [*turn, there[0], *turn, *turn[::-1]]  # warm-up, natural ends, then rounds to and fro
     controllers = {id(policy) for _, policy in loaded.made if isinstance(policy, Controller)}
     assert len(controllers) == 2  # one a drafter, through all of its runs
 

@@ -3,10 +3,12 @@ import socket
 
 import pytest
 
+from threefold.bench import load as load_module
 from threefold.bench.client import Endpoint
-from threefold.bench.load import Load, RequestForm
+from threefold.bench.load import Load
 from threefold.bench.outcome import Outcome
-from threefold.bench.workload import Prompt
+from threefold.bench.prompt import Prompt
+from threefold.bench.request_form import RequestForm
 
 PROMPTS = [Prompt(f"prompt {index}", category="writing") for index in range(12)]
 
@@ -109,7 +111,9 @@ async def test_nobody_listens() -> None:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
     load = await send(Endpoint("127.0.0.1", port))
-    assert errors(load) == ["connection refused"] * 12
+    assert set(errors(load)) == {"connection refused"}
+    assert load.gone == "connection refused"
+    assert load.num_sent == 4  # nobody is there a moment later either: the rest is not sent
 
 
 async def test_no_such_host() -> None:
@@ -153,6 +157,62 @@ async def test_cancelling_from_outside_is_no_stop(sse_server) -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+async def test_a_server_that_dies_midway_ends_the_load(sse_server) -> None:
+    sse_server.behaviour = lambda index: "bow out" if index == 6 else ""
+    load = await send(sse_server.endpoint, num_prompts=12, concurrency=2)
+    assert load.gone == "connection refused"
+    assert errors(load) == ["connection lost before an answer", "connection refused"]
+    assert len(good(load)) == len(load.outcomes) - 2 >= 5  # the other stream goes on until the load ends
+    assert load.is_stopped
+
+
+async def test_an_open_loop_sends_at_its_moments(sse_server) -> None:
+    sse_server.behaviour = lambda index: "stall" if index < 3 else ""
+    load = Load(sse_server.endpoint, RequestForm(model="m"), concurrency=None, timeout_s=0.5)
+    moments = [0.0, 0.0, 0.0, 0.05, 0.1, 0.15]
+    await load.run(PROMPTS[:6], moments)
+    sent = sorted(outcome.start_s - load.start_s for outcome in load.outcomes)
+    assert all(moment - 0.002 <= at for moment, at in zip(moments, sent, strict=True))
+    assert len(good(load)) == 3  # sent although the first three were not answered
+    assert sse_server.max_in_flight >= 4
+    assert all(outcome.due_s is not None for outcome in load.outcomes)
+
+
+async def test_an_open_loop_may_be_capped(sse_server) -> None:
+    load = Load(sse_server.endpoint, RequestForm(model="m"), concurrency=2)
+    await load.run(PROMPTS, [0.0] * 12)
+    assert errors(load) == []
+    assert sse_server.max_in_flight == 2
+    assert max(outcome.queue_s for outcome in load.outcomes) > 0
+    assert sse_server.num_connections == 2
+
+
+async def test_requests_beyond_the_budget_are_made_when_sent(sse_server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_module, "_PREPARED_BYTES", 500)
+    load = await send(sse_server.endpoint, concurrency=1)
+    assert errors(load) == []
+    assert [body["messages"][0]["content"] for body in sse_server.bodies] == [prompt.text for prompt in PROMPTS]
+
+
+async def test_an_open_loop_stops_too(sse_server) -> None:
+    sse_server.behaviour = lambda index: "stall" if index >= 2 else ""
+    load = Load(sse_server.endpoint, RequestForm(model="m"), concurrency=None)
+    running = asyncio.create_task(load.run(PROMPTS, [0.0, 0.0, *[0.01] * 3, *[60.0] * 7]))
+    while len(load.outcomes) < 2 or len(load.running) < 3:
+        await asyncio.sleep(0.01)
+    load.stop()
+    await running
+    assert (len(good(load)), len(load.running), load.num_sent) == (2, 3, 5)
+
+
+async def test_bodies_that_the_data_set_brings(sse_server) -> None:
+    load = Load(sse_server.endpoint, RequestForm(api="completions", model="m", temperature=0.3), concurrency=1)
+    await load.run([Prompt("", body='{"messages": [{"role": "user", "content": "hi"}], "top_p": 0.5}')])
+    assert errors(load) == []
+    assert "POST /v1/chat/completions" in sse_server.heads[0]
+    assert sse_server.bodies[0]["top_p"] == 0.5
 
 
 async def test_error_bodies_of_any_form(sse_server) -> None:

@@ -35,7 +35,7 @@ def test_times_of_one_request() -> None:
 
 def test_figures_of_a_load() -> None:
     outcomes = [outcome(0.0, 1.0, 2.0), outcome(0.0, 1.0, 3.0, tokens=3), outcome(0.5, end=0.6, error="HTTP 503: busy")]
-    result = m.measure(outcomes, 4.0, concurrency=2)
+    result = m.measure(outcomes, 4.0)
     assert (result["completed"], result["failed"], result["failures"]) == (2, 1, {"HTTP 503: busy": 1})
     assert (result["total_input_tokens"], result["total_output_tokens"]) == (20, 5)
     assert result["request_throughput"] == 0.5
@@ -50,7 +50,7 @@ def test_figures_of_a_load() -> None:
 
 
 def test_keys_are_those_that_scripts_read() -> None:
-    result = m.measure([outcome(0.0, 1.0, 2.0)], 2.0, 1)
+    result = m.measure([outcome(0.0, 1.0, 2.0)], 2.0)
     for metric in ("ttft", "tpot", "itl", "e2el"):
         for what in ("mean", "median", "std", "p50", "p90", "p95", "p99"):
             assert isinstance(result[f"{what}_{metric}_ms"], float)
@@ -61,15 +61,14 @@ def test_keys_are_those_that_scripts_read() -> None:
 
 
 def test_nothing_completed() -> None:
-    result = m.measure([outcome(0.0, error="x")], 1.0, 1)
+    result = m.measure([outcome(0.0, error="x")], 1.0)
     assert (result["completed"], result["failed"], result["output_throughput"]) == (0, 1, 0)
     assert result["mean_ttft_ms"] is None
-    assert result["steady_output_throughput"] is None
-    assert math.isnan(m.measure([], 0.0, 1)["output_throughput"])
+    assert m.measure([], 0.0)["output_throughput"] is None
 
 
 def test_rare_reasons_are_counted_together() -> None:
-    failures = m.measure([outcome(0.0, error=f"reason {index}") for index in range(25)], 1.0, 1)["failures"]
+    failures = m.measure([outcome(0.0, error=f"reason {index}") for index in range(25)], 1.0)["failures"]
     assert len(failures) == 21
     assert failures["other reasons"] == 5
 
@@ -84,23 +83,9 @@ def test_percentiles_interpolate() -> None:
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
 def test_percentiles_are_ordered_and_within_the_samples(samples: list[float]) -> None:
     spread = m.spread("itl", samples)
-    ordered = [spread[f"p{p}_itl_ms"] for p in m.PERCENTILES]
+    ordered = [spread[f"p{p:g}_itl_ms"] for p in m.PERCENTILES]
     assert ordered == sorted(ordered)
     assert min(samples) <= ordered[0] <= ordered[-1] <= max(samples) or math.isclose(ordered[0], ordered[-1])
-
-
-def test_steady_window_leaves_ramp_and_tail_out() -> None:
-    # two streams; full from 1.0 (second start) to 6.0 (stream one finds nothing more to send)
-    done = [outcome(0.0, 2.0, 3.0, end=3.0), outcome(1.0, 4.0, 5.0, end=5.0), outcome(3.0, 4.0, 6.0, end=6.0),
-            outcome(5.0, 7.0, 9.0, end=9.0)]  # fmt: skip
-    seconds, tokens = m.steady_window(done, 2)
-    assert (seconds, tokens) == (5.0, 6.0)
-    assert m.measure(done, 9.0, 2)["steady_output_throughput"] == pytest.approx(1.2)
-
-
-def test_steady_window_of_a_load_that_never_filled() -> None:
-    assert m.steady_window([outcome(0.0, 1.0)], 2) == (0.0, 0.0)
-    assert m.steady_window([], 1) == (0.0, 0.0)
 
 
 def test_tokens_are_spread_over_pieces() -> None:
@@ -124,6 +109,35 @@ def test_goodput_counts_what_meets_every_limit() -> None:
     result = m.goodput(outcomes, 2.0, limits)
     assert result["request_goodput"] == 1.0  # the first and the one-token answer, in two seconds
     assert result["goodput_attainment"] == {"ttft": 0.6, "tpot": 0.6}
+
+
+def test_prompt_tokens_that_no_server_counted_are_unknown() -> None:
+    uncounted = outcome(0.0, 1.0, 2.0)
+    uncounted.is_counted = False
+    result = m.measure([uncounted, outcome(0.0, 1.0)], 2.0)
+    assert (result["tokens_counted_by"], result["total_output_tokens"]) == ("pieces", 3)
+    assert result["total_input_tokens"] is None
+    assert result["total_token_throughput"] is None
+
+
+def test_waiting_in_the_client_is_a_figure_of_its_own() -> None:
+    late = outcome(1.5, 2.0, 3.0)
+    late.due_s = 1.0
+    result = m.measure([late], 3.0)
+    assert result["mean_ttft_ms"] == 500
+    assert result["mean_client_queue_time_ms"] == 500
+    assert (result["mean_e2el_ms"], result["mean_e2el_including_client_queue_ms"]) == (1500, 2000)
+    assert m.measure([outcome(0.0, 1.0)], 1.0)["mean_client_queue_time_ms"] is None
+
+
+def test_percentiles_as_asked() -> None:
+    result = m.measure([outcome(0.0, 1.0, 2.0)], 2.0, (25, 99.9))
+    assert result["p25_ttft_ms"] == result["p99.9_ttft_ms"] == 1000
+    assert "p90_ttft_ms" not in result
+
+
+def test_limits_may_be_joined_by_commas() -> None:
+    assert m.parse_goodput(["ttft:500,tpot:50"]) == m.parse_goodput(["ttft:500", "tpot:50"])
 
 
 @pytest.mark.parametrize("term", ["ttft", "ttft:", "ttft:fast", "itl:5", "ttft:0", "ttft:-1", "tpot:nan"])

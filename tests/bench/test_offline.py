@@ -5,7 +5,8 @@ import pytest
 from threefold.bench import offline
 from threefold.bench.fake_engine import build
 from threefold.bench.options import LoadOptions
-from threefold.bench.workload import Prompt, Workload
+from threefold.bench.prompt import Prompt
+from threefold.bench.workload import Workload
 from threefold.config import EngineConfig
 from threefold.engine.loop import BuiltEngine
 from threefold.testing.byte_tokenizer import ByteTokenizer

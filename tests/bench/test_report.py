@@ -9,7 +9,7 @@ from threefold.bench.report import WIDTH, print_table, table_lines, write_json
 from threefold.errors import ConfigError
 
 DONE = Outcome(start_s=0.0, end_s=2.0, chunk_times_s=[1.0, 2.0], prompt_tokens=3, output_tokens=2, is_counted=True)
-RESULT = {**measure([DONE, Outcome(error="HTTP 503: [busy]")], 2.0, 1), "max_concurrency": 1, "num_interrupted": 0}
+RESULT = {**measure([DONE, Outcome(error="HTTP 503: [busy]")], 2.0), "max_concurrency": 1, "num_interrupted": 0}
 
 
 def test_the_layout_that_people_know() -> None:
@@ -37,8 +37,17 @@ def test_speculation_and_goodput_when_there_are_any() -> None:
     assert "Request goodput (req/s):                 0.50" in lines
 
 
+def test_what_a_reader_must_know() -> None:
+    steady = {"steady_duration": 5.0, "steady_completed": 3, "steady_output_throughput": 7.5, "remarks": ["beware"]}
+    lines = table_lines({**RESULT, **steady, "request_rate": "inf"}, metrics=("ttft",), percentiles=(99,))
+    assert lines[lines.index("Steady State".center(WIDTH, "-")) + 1] == "Window (s):                              5.00"
+    assert lines[-2] == "beware"
+    assert "Request rate configured (RPS):           inf" in lines
+    assert not [line for line in lines if "TPOT" in line or "P90" in line]
+
+
 def test_what_nothing_completed_leaves() -> None:
-    lines = table_lines({**measure([Outcome(error="x")], 1.0, 1), "max_concurrency": 1})
+    lines = table_lines({**measure([Outcome(error="x")], 1.0), "max_concurrency": 1})
     assert "Failed requests:                         1" in lines
     assert not [line for line in lines if "TTFT" in line]
 

@@ -1,79 +1,80 @@
 import asyncio
 import json
 
-import pytest
-
 from threefold.bench import serve
-from threefold.bench.client import Endpoint
+from threefold.bench.arrivals import Arrivals, plan_arrivals
 from threefold.bench.options import LoadOptions, TargetOptions
-from threefold.bench.workload import Prompt, Workload
-from threefold.errors import ConfigError
+from threefold.bench.prompt import WORDS, MadeUp, Prompt
+from threefold.bench.serve_options import ArrivalOptions
+from threefold.bench.workload import Workload
 
 WORKLOAD = Workload(tuple(Prompt(f"p{index}") for index in range(6)), 6, "x.jsonl", "abc", "all")
-MODELS = json.dumps({"data": [{"id": "served"}]}).encode()
 
 
-async def bench(server, load: LoadOptions, target: TargetOptions) -> dict:
-    return await serve.bench_endpoint(server.endpoint, WORKLOAD, load, target)
+async def bench(server, load: LoadOptions, target: TargetOptions, arrival: ArrivalOptions | None = None):
+    plan = plan_arrivals(WORKLOAD, arrival or ArrivalOptions(), load.concurrency, 0)
+    run, counted = await serve.bench_endpoint(server.endpoint, WORKLOAD, load, target, plan)
+    return run, {**serve.load_figures(run, plan, (99,)), **counted, "num_prompts": len(WORKLOAD.prompts)}
 
 
 async def test_a_whole_run(sse_server) -> None:
-    sse_server.pages["/v1/models"] = MODELS
+    sse_server.pages["/v1/models"] = json.dumps({"data": [{"id": "served"}]}).encode()
     sse_server.pages["/reset_prefix_cache"] = b"{}"
-    result = await bench(sse_server, LoadOptions(concurrency=2, num_warmups=3), TargetOptions(reset_prefix_cache=True))
+    load = LoadOptions(concurrency=2, num_warmups=3)
+    run, result = await bench(sse_server, load, TargetOptions(reset_prefix_cache=True))
     assert (result["completed"], result["failed"], result["num_interrupted"]) == (6, 0, 0)
-    assert (result["model_id"], result["dataset_sha256"], result["max_concurrency"]) == ("served", "abc", 2)
+    assert run.form.model == "served"
     assert len(sse_server.bodies) == 9
     asked = [body["messages"][0]["content"] for body in sse_server.bodies]
     assert all(text.startswith("Warm-up") for text in asked[:3])
     assert sum("POST /reset_prefix_cache" in head for head in sse_server.heads) == 1
+    assert serve.last_words(result) == ""
+    assert serve.remarks(run, WORKLOAD) == []
 
 
 async def test_completions_of_a_named_model(sse_server) -> None:
-    result = await bench(sse_server, LoadOptions(), TargetOptions(model="m", endpoint="completions"))
-    assert result["endpoint_type"] == "openai"
+    await bench(sse_server, LoadOptions(), TargetOptions(model="m", endpoint="completions"))
     assert {body["model"] for body in sse_server.bodies} == {"m"}
 
 
-@pytest.mark.parametrize(
-    ("page", "said"),
-    [
-        (None, "answers HTTP 404"),
-        (b"[]", "lists no model"),
-        (b'{"data": []}', "lists no model"),
-        (b"{", "lists no model"),
-    ],
-)
-async def test_servers_without_models(sse_server, page: bytes | None, said: str) -> None:
-    if page is not None:
-        sse_server.pages["/v1/models"] = page
-    with pytest.raises(ConfigError, match=said):
-        await serve.find_model(sse_server.endpoint)
+async def test_a_rate(sse_server) -> None:
+    run, result = await bench(sse_server, LoadOptions(), TargetOptions(model="m"), ArrivalOptions(request_rate=100))
+    assert run.duration_s >= 0.06  # the last of six at a hundred a second
+    assert result["max_send_lag_ms"] >= 0
+    assert result["steady_output_throughput"] > 0
 
 
-async def test_no_server() -> None:
-    with pytest.raises(ConfigError, match=r"no server at 127.0.0.1:1 .*start one with: threefold serve"):
-        await serve.find_model(Endpoint("127.0.0.1", 1))
+async def test_a_server_without_usage(sse_server) -> None:
+    sse_server.has_usage = False
+    run, result = await bench(sse_server, LoadOptions(), TargetOptions(model="m"))
+    assert (result["total_output_tokens"], result["tokens_counted_by"]) == (30, "pieces")
+    assert any("sends no usage" in line for line in serve.remarks(run, WORKLOAD))
 
 
-async def test_no_cache_to_reset(sse_server) -> None:
-    with pytest.raises(ConfigError, match="HTTP 404 to POST /reset_prefix_cache"):
-        await bench(sse_server, LoadOptions(), TargetOptions(model="m", reset_prefix_cache=True))
+async def test_what_is_said_of_a_server_that_goes_away(sse_server) -> None:
+    sse_server.behaviour = lambda index: "bow out" if index == 3 else ""
+    _, result = await bench(sse_server, LoadOptions(concurrency=1), TargetOptions(model="m"))
+    assert serve.last_words(result) == (
+        "the server went away (connection refused) after 3 of 6 requests; the figures are of those"
+    )
+    assert not result["interrupted"]
 
 
-async def test_headers_reach_the_server(sse_server) -> None:
-    target = TargetOptions(api_key="secret", header=("X-A=b=c",))
-    endpoint = Endpoint.from_url(f"http://127.0.0.1:{sse_server.endpoint.port}", serve.request_headers(target))
-    sse_server.pages["/v1/models"] = MODELS
-    await serve.find_model(endpoint)
-    assert "Authorization: Bearer secret\r\n" in sse_server.heads[0]
-    assert "X-A: b=c\r\n" in sse_server.heads[0]
+async def test_what_is_said_when_nothing_succeeds(sse_server) -> None:
+    sse_server.behaviour = lambda index: "503"
+    _, result = await bench(sse_server, LoadOptions(), TargetOptions(model="m"))
+    assert serve.last_words(result) == "no request succeeded: 6 x HTTP 503: the queue is full"
 
 
-@pytest.mark.parametrize("header", ["novalue", "=x", "a=b\r\nc: d"])
-def test_headers_that_are_none(header: str) -> None:
-    with pytest.raises(ConfigError, match="wants NAME=VALUE"):
-        serve.request_headers(TargetOptions(header=(header,)))
+async def test_made_up_prompts_follow_the_server_s_tokenizer(sse_server) -> None:
+    sse_server.pages["/tokenize"] = json.dumps({"count": 2 * len(WORDS)}).encode()
+    workload = Workload((Prompt("", made_up=MadeUp(((1, 100),))),), 1, "x", "y", "all", remarks=("made up",))
+    run, _ = await serve.bench_endpoint(
+        sse_server.endpoint, workload, LoadOptions(), TargetOptions(model="m"), Arrivals(None, 1)
+    )
+    assert len(sse_server.bodies[0]["messages"][0]["content"].split()) == 50
+    said = serve.remarks(run, workload)
+    assert said == ["made up", "prompts made up to 100 tokens are 7 at the server, its template included"]
 
 
 async def test_the_loop_is_the_fast_one() -> None:

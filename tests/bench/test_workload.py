@@ -1,3 +1,4 @@
+import gzip
 import hashlib
 import json
 from collections import Counter
@@ -7,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threefold.bench.workload import GROUPS, Prompt, load_workload, pick
+from threefold.bench.options import LoadOptions
+from threefold.bench.prompt import Prompt
+from threefold.bench.workload import GROUPS, load_workload, make_workload, pick
 from threefold.errors import ConfigError
 
 
@@ -69,8 +72,8 @@ def test_repeated_when_too_few(dataset) -> None:
         ("[1]", "line 2: wants an object with 'turns' or 'prompt', got a list"),
         ("5", "got a int"),
         ("{}", "line 2: wants 'turns'"),
-        ('{"prompt": ""}', "line 2: wants 'turns'"),
-        ('{"prompt": 5}', "line 2: wants 'turns'"),
+        ('{"prompt": ""}', "line 2: wants 'prompt'"),
+        ('{"prompt": 5}', "line 2: wants 'prompt'"),
         ('{"turns": []}', "line 2: wants 'turns'"),
         ('{"turns": [3]}', "line 2: wants 'turns'"),
         ('{"prompt": "x", "output_tokens": 0}', "output_tokens must be a whole number"),
@@ -135,3 +138,70 @@ def test_picks_are_reproducible_balanced_and_share_their_beginning(
 def test_seeds_differ() -> None:
     prompts = [Prompt(str(index)) for index in range(50)]
     assert pick(prompts, 50, 0) != pick(prompts, 50, 1)
+
+
+def test_gzipped_and_whole_json_lists(tmp_path: Path) -> None:
+    path = tmp_path / "HumanEval.jsonl.gz"
+    path.write_bytes(
+        gzip.compress(b'{"task_id": "a/0", "prompt": "def f():"}\n{"task_id": "a/1", "prompt": "def g():"}\n')
+    )
+    assert {prompt.text for prompt in load_workload(path, form="humaneval").prompts} == {"def f():", "def g():"}
+    path.write_bytes(path.read_bytes()[:30])
+    with pytest.raises(ConfigError, match="gzipped and damaged"):
+        load_workload(path)
+    listed = tmp_path / "share.json"
+    asked = {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "x" * 40}]}
+    listed.write_text(json.dumps([asked, {"conversations": []}]))
+    workload = load_workload(listed, form="sharegpt")
+    assert (workload.prompts, workload.num_skipped) == ((Prompt("hi", max_tokens=10),), 1)
+    listed.write_text(json.dumps([asked, {"conversations": 3}]))
+    with pytest.raises(ConfigError, match=r"share\.json, entry 2: wants 'conversations'"):
+        load_workload(listed, form="sharegpt")
+
+
+def trace_line(at: float, *hashes: int) -> dict:
+    return {"timestamp": at, "input_length": 512 * len(hashes), "output_length": 7, "hash_ids": list(hashes)}
+
+
+def test_a_trace_keeps_its_order_and_starts_at_zero(dataset) -> None:
+    path = dataset(trace_line(1500, 3), trace_line(1000, 1, 2), trace_line(4000, 4))
+    workload = load_workload(path)
+    assert workload.is_trace
+    assert [prompt.at_s for prompt in workload.prompts] == [0.0, 0.5, 3.0]
+    assert [prompt.max_tokens for prompt in workload.prompts] == [7, 7, 7]
+    assert "say nothing of drafts" in workload.remarks[0]
+    assert len(load_workload(path, num_prompts=2).prompts) == 2
+    with pytest.raises(ConfigError, match=r"--num-prompts 4: prompts\.jsonl holds 3"):
+        load_workload(path, num_prompts=4)
+
+
+def test_half_a_trace(dataset) -> None:
+    with pytest.raises(ConfigError, match="1 of 2 entries have a timestamp"):
+        load_workload(dataset(trace_line(0, 1), {"prompt": "x"}))
+
+
+def test_one_length_for_all(dataset) -> None:
+    path = dataset({"prompt": "a", "output_tokens": 3}, {"prompt": "b"})
+    assert {prompt.max_tokens for prompt in make_workload(LoadOptions(dataset=str(path))).prompts} == {3, None}
+    assert {prompt.max_tokens for prompt in make_workload(LoadOptions(dataset=str(path), output_len=9)).prompts} == {9}
+
+
+def test_random_prompts() -> None:
+    asked = LoadOptions(
+        dataset_name="random", num_prompts=50, random_input_len=100, random_prefix_len=10, random_range_ratio=0.5,
+        output_len=20,
+    )  # fmt: skip
+    workload = make_workload(asked)
+    assert workload == make_workload(asked)
+    texts = [prompt.made_up.text().split() for prompt in workload.prompts]
+    assert len({tuple(words[:10]) for words in texts}) == 1
+    assert len({tuple(words[10:20]) for words in texts}) == 50
+    lengths = [len(words) - 10 for words in texts]
+    assert 50 <= min(lengths) < 80 < 120 < max(lengths) <= 150
+    assert all(10 <= prompt.max_tokens <= 30 for prompt in workload.prompts)
+    assert "say nothing of speculation" in workload.remarks[0]
+
+
+def test_no_dataset() -> None:
+    with pytest.raises(ConfigError, match="--dataset FILE is needed"):
+        make_workload(LoadOptions())

@@ -34,6 +34,10 @@ class TransferError(Exception):
     """The exchange broke: no connection, a connection lost midway, bytes that are no HTTP."""
 
 
+class UnreachableError(TransferError):
+    """Nobody listens there, or there is no such place: trying again at once is of no use."""
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where a server is, and the headers that every request carries."""
@@ -117,9 +121,9 @@ async def _open(endpoint: Endpoint) -> _Wire:
     except TimeoutError:
         raise TransferError("connecting timed out") from None
     except ConnectionRefusedError:
-        raise TransferError("connection refused") from None
+        raise UnreachableError("connection refused") from None
     except OSError as error:
-        raise TransferError(f"cannot connect: {error.strerror or error}") from None
+        raise UnreachableError(f"cannot connect: {error.strerror or error}") from None
     return wire
 
 
@@ -219,6 +223,17 @@ class Body:
     def feed(self, data: bytes) -> None:
         """Append."""
         self.data += data
+
+
+async def why_unreachable(endpoint: Endpoint) -> str:
+    """Why no connection can be had; "" when somebody listens there, slow as they may be."""
+    try:
+        (await _open(endpoint)).close()
+    except UnreachableError as error:
+        return str(error)
+    except TransferError:
+        pass  # too slow to take a connection now: there is somebody
+    return ""
 
 
 async def get(endpoint: Endpoint, path: str) -> tuple[int, bytes]:

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from threefold.bench import options
+from threefold.bench.compare_options import COMPARE_FLAGS, CompareOptions
 from threefold.bench.machine import provenance
-from threefold.bench.report import print_table, table_lines, write_json, write_text
-from threefold.bench.workload import Workload, load_workload
+from threefold.bench.report import json_text, print_table, table_lines, write_json, write_text
+from threefold.bench.serve_options import ARRIVAL_FLAGS, KEEP_FLAGS, ArrivalOptions, KeepOptions
+from threefold.bench.steps_options import STEPS_FLAGS, StepsOptions
+from threefold.bench.workload import make_workload
 from threefold.errors import ConfigError
 from threefold.flags.configs import engine_config, fill, parse_command
 from threefold.flags.flag import Parsed
@@ -20,12 +23,15 @@ from threefold.flags.usage import Group, usage
 USAGE = """\
 usage: threefold bench COMMAND [flags]
 
-  serve     load on a running OpenAI-compatible server, over HTTP
+  serve     load on a running OpenAI-compatible server, over HTTP: closed loop, at a rate, or a trace
+  compare   the same load on several configurations or servers in turn: what differs, and what does not
   offline   the same load on an engine in this process, without HTTP
   envelope  speculation off, gated, fixed and adaptive in turn, over a table of loads: does it ever lose?
   step-load users come and go at once: in how many steps do drafts follow?
+  steps     where a step's time goes, host and device, with so many requests running
   control   the scheduler alone: microseconds a row and step, no model
   http      the HTTP server alone: tokens a second with a fake engine behind it
+  dummy     a model folder without weights, for --load-format dummy: threefold bench dummy SHAPE FOLDER
 
 threefold bench COMMAND --help lists its flags."""
 
@@ -43,6 +49,8 @@ class Finding(NamedTuple):
     """False when nothing was completed: the exit code says so."""
     write_more: Callable[[dict[str, Any]], None] | None = None
     """Writes further files from the result and where it was measured; called when the JSON is safe."""
+    complaint: str = ""
+    """A line for stderr when not all went as asked."""
 
 
 class Command(NamedTuple):
@@ -52,6 +60,8 @@ class Command(NamedTuple):
     run: Callable[[Parsed], Finding]
     takes_engine: bool = False
     """True when it takes MODEL and the engine's flags."""
+    takes_files: bool = False
+    """True when it takes any number of words."""
 
 
 def run_bench(words: Sequence[str]) -> int:
@@ -72,10 +82,11 @@ def run_bench(words: Sequence[str]) -> int:
     flags = [flag for _, group in command.groups for flag in group]
     parsed = parse_command(words[1:], flags, refuses_vllm=command.takes_engine)
     if parsed.help_word is not None:
-        print(usage(f"threefold bench {words[0]}", "[MODEL] [flags]" if command.takes_engine else "[flags]",
-                    command.groups, parsed.help_word))  # fmt: skip
+        synopsis = "[MODEL] [flags]" if command.takes_engine else "[flags]"
+        synopsis = "A.yaml B.yaml ... [flags]" if command.takes_files else synopsis
+        print(usage(f"threefold bench {words[0]}", synopsis, command.groups, parsed.help_word))
         return 0
-    if len(parsed.positionals) > command.takes_engine:
+    if not command.takes_files and len(parsed.positionals) > command.takes_engine:
         raise ConfigError(f"bench {words[0]} has no use for '{parsed.positionals[-1]}'; --help lists the flags")
     where = provenance(without_secrets(["bench", *words]))  # before the load: the commit that is measured
     finding = command.run(parsed)
@@ -85,6 +96,8 @@ def run_bench(words: Sequence[str]) -> int:
         write_json(Path(finding.json), result)
     if finding.write_more is not None:
         finding.write_more(result)
+    if finding.complaint:
+        print(f"threefold: {finding.complaint}", file=sys.stderr)
     return 0 if finding.is_good else 1
 
 
@@ -105,19 +118,56 @@ def without_secrets(words: Sequence[str]) -> list[str]:
 def _serve(parsed: Parsed) -> Finding:
     load = fill("load", options.LoadOptions(), parsed.assignments)
     target = fill("target", options.TargetOptions(), parsed.assignments)
-    workload = _workload(load)
+    arrival = fill("arrival", ArrivalOptions(), parsed.assignments)
+    keep = fill("keep", KeepOptions(), parsed.assignments)
+    workload = make_workload(load)
+    from threefold.bench.keep import result_path
+    from threefold.bench.serve import bench_server, last_words
+
+    def write_more(result: dict[str, Any]) -> None:
+        path = result_path(keep, result)
+        if path is not None:
+            write_text(path, json_text(result), "--result-filename")
+
+    result = bench_server(workload, load, target, arrival, keep)
+    lines = table_lines(result, metrics=keep.percentile_metrics, percentiles=keep.metric_percentiles)
+    is_good = result["completed"] > 0 and not result["server_gone"]
+    return Finding(result, lines, load.json, is_good, write_more, last_words(result))
+
+
+def _compare(parsed: Parsed) -> Finding:
+    from threefold.bench.compare_sides import NUM_WARMUPS, compare_sides, read_sides
+    from threefold.bench.compare_table import compare_lines, plot_comparison
+    from threefold.bench.plot import check_plot
     from threefold.bench.serve import bench_server
 
-    return _served(bench_server(workload, load, target), load)
+    load = fill("load", options.LoadOptions(num_warmups=NUM_WARMUPS), parsed.assignments)
+    target = fill("target", options.TargetOptions(), parsed.assignments)
+    arrival = fill("arrival", ArrivalOptions(), parsed.assignments)
+    asked = fill("compare", CompareOptions(), parsed.assignments)
+    if target.url is not None:
+        raise ConfigError("--url: a side names its server in its YAML file, as `url: http://…`")
+    check_plot(asked.plot)
+    sides = read_sides(parsed.positionals)
+
+    def write_more(result: dict[str, Any]) -> None:
+        if asked.plot is not None:
+            plot_comparison(Path(asked.plot), result)
+
+    workload = make_workload(load)
+    result = compare_sides(sides, lambda aimed: bench_server(workload, load, aimed, arrival), target, asked, say=_say)
+    return Finding(result, compare_lines(result), load.json, bool(result["num_rounds"]), write_more, result["ended"])
 
 
 def _offline(parsed: Parsed) -> Finding:
     load = fill("load", options.LoadOptions(), parsed.assignments)
     config = engine_config(parsed, parsed.positionals[0] if parsed.positionals else None)
-    workload = _workload(load)
+    workload = make_workload(load)
     from threefold.bench.offline import bench_offline
+    from threefold.bench.serve import last_words
 
-    return _served(bench_offline(workload, load, config), load)
+    result = bench_offline(workload, load, config)
+    return Finding(result, table_lines(result), load.json, result["completed"] > 0, None, last_words(result))
 
 
 def _envelope(parsed: Parsed) -> Finding:
@@ -153,6 +203,15 @@ def _step_load(parsed: Parsed) -> Finding:
     return Finding(result, step_load_lines(result), asked.json, True, write_more)
 
 
+def _steps(parsed: Parsed) -> Finding:
+    asked = fill("steps", StepsOptions(), parsed.assignments)
+    config = engine_config(parsed, parsed.positionals[0] if parsed.positionals else None)
+    from threefold.bench.steps import bench_steps, steps_lines
+
+    result = bench_steps(asked, config)
+    return Finding(result, steps_lines(result), asked.json, is_good=True)
+
+
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
@@ -173,25 +232,33 @@ def _http(parsed: Parsed) -> Finding:
     return Finding(result, table_lines(result, "HTTP Benchmark Result"), asked.json, is_good=result["completed"] > 0)
 
 
-def _served(result: dict[str, Any], load: options.LoadOptions) -> Finding:
-    return Finding(result, table_lines(result), load.json, is_good=result["completed"] > 0)
+def _dummy(parsed: Parsed) -> Finding:
+    if len(parsed.positionals) != 2:
+        raise ConfigError("bench dummy wants a shape and a folder: threefold bench dummy qwen3-8b ./qwen3-8b")
+    shape, folder = parsed.positionals
+    from threefold.bench.dummy import write_dummy
 
-
-def _workload(load: options.LoadOptions) -> Workload:
-    if load.dataset is None:
-        raise ConfigError('--dataset FILE is needed: JSON lines such as {"prompt": "…"}, or Spec-Bench\'s')
-    return load_workload(Path(load.dataset), group=load.group, num_prompts=load.num_prompts, seed=load.shuffle_seed)
+    lines = [f"{write_dummy(shape, Path(folder))}: run it with --load-format dummy"]
+    return Finding({"shape": shape, "folder": folder}, lines, None, is_good=True)
 
 
 _ENGINE_GROUPS = tuple(group for group in GROUPS if group[0] not in ("Server", "File"))
+_LOAD_GROUPS: tuple[Group, ...] = (
+    ("Load", (*options.LOAD_FLAGS, options.SEED_FLAG)),
+    ("Arrivals", ARRIVAL_FLAGS),
+    ("Server", options.TARGET_FLAGS),
+)
 
 COMMANDS = {
-    "serve": Command((("Load", (*options.LOAD_FLAGS, options.SEED_FLAG)), ("Server", options.TARGET_FLAGS)), _serve),
+    "serve": Command((*_LOAD_GROUPS, ("Result", KEEP_FLAGS)), _serve),
+    "compare": Command((("Comparison", COMPARE_FLAGS), *_LOAD_GROUPS), _compare, takes_files=True),
     "offline": Command(
         (("Load", (*options.LOAD_FLAGS, options.SHUFFLE_SEED_FLAG)), *_ENGINE_GROUPS), _offline, takes_engine=True
     ),
     "envelope": Command((("Envelope", options.ENVELOPE_FLAGS), *_ENGINE_GROUPS), _envelope, takes_engine=True),
     "step-load": Command((("Load", options.STEP_LOAD_FLAGS), *_ENGINE_GROUPS), _step_load, takes_engine=True),
+    "steps": Command((("Steps", STEPS_FLAGS), *_ENGINE_GROUPS), _steps, takes_engine=True),
     "control": Command((("Control", options.CONTROL_FLAGS),), _control),
     "http": Command((("HTTP", options.HTTP_FLAGS),), _http),
+    "dummy": Command((), _dummy, takes_files=True),
 }

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ NOTES = (
     "tokens/s = output tokens over the time from the first request to the end of the last, prompts and text included",
     "variants run in turn, every second round backwards; ratios are geometric means over rounds, intervals 95 %",
     "every run has a fresh scheduler, an empty prefix cache and fresh drafters, and the same prompts",
+    "every run writes as many tokens: an answer ends where it ended by itself in a first run with drafts off",
     "the controller learns in a warm-up and then lives through all runs of its drafter, as in a server",
     "the best alternative is picked among noisy medians, so its own lead over the others is partly luck",
     "answers may differ from off where two tokens are equally likely: products of other shapes round otherwise",
@@ -121,6 +123,7 @@ class _Table:
         self._asked = asked
         self._tokenizer = make_tokenizer(self.info)
         self._load = LoadOptions(max_tokens=asked.max_tokens, ignore_eos=True, shuffle_seed=asked.shuffle_seed)
+        self._lengths: dict[str, int] = {}  # by prompt, of its answer's natural end
 
     def check(self, concurrency: int) -> None:
         """Raise ConfigError when the engine runs fewer requests than there are users."""
@@ -133,18 +136,34 @@ class _Table:
     def measure(self, loads: list[LoadPlan]) -> Iterator[Cell]:
         """Cell by cell; a KeyboardInterrupt comes through."""
         ends_s = time.perf_counter() + self._asked.budget_s if self._asked.budget_s is not None else None
-        for variants in self.variants.values():
-            for variant in variants:
-                self._run(variant, *loads[0])
+        off, *_ = next(iter(self.variants.values()))
+        others = {method: variants[1:] for method, variants in self.variants.items()}
+        for variant in (off, *chain.from_iterable(others.values())):
+            self._run(variant, *loads[0])
         for index, (one_each, concurrency) in enumerate(loads):
             share_s = None if ends_s is None else (ends_s - time.perf_counter()) / (len(loads) - index)
             num_requests = concurrency * self._requests_per_row(one_each, concurrency, share_s)
-            workload = _workload(self._asked, one_each.group, num_requests)
-            for method, variants in self.variants.items():
-                turns = [partial(self._run, variant, workload, concurrency) for variant in variants]
-                results = interleave(turns, self._asked.rounds)
-                runs = {variant.name: runs for variant, runs in zip(variants, results, strict=True)}
+            workload = self._ending(_workload(self._asked, one_each.group, num_requests))
+            variants = [off, *chain.from_iterable(others.values())]
+            turns = [partial(self._run, variant, workload, concurrency) for variant in variants]
+            results = iter(interleave(turns, self._asked.rounds))
+            off_runs = next(results)
+            for method, own in others.items():
+                runs = {off.name: off_runs} | {variant.name: next(results) for variant in own}
                 yield Cell(one_each.group, concurrency, method, num_requests, workload.num_distinct, runs)
+
+    def _ending(self, workload: Workload) -> Workload:
+        """The same prompts, each with the length at which its answer ends by itself."""
+        if self._asked.ignore_eos:
+            return workload
+        unknown = {prompt.text: prompt for prompt in workload.prompts if prompt.text not in self._lengths}
+        if unknown:
+            off = next(iter(self.variants.values()))[0]
+            reference = replace(workload, prompts=tuple(unknown.values()))
+            run = self._run(off, reference, min(len(unknown), self.info.max_num_seqs), ignore_eos=False)
+            self._lengths |= zip(unknown, map(len, run.token_ids), strict=True)
+        ending = [replace(prompt, max_tokens=self._lengths[prompt.text]) for prompt in workload.prompts]
+        return replace(workload, prompts=tuple(ending))
 
     def _requests_per_row(self, one_each: Workload, concurrency: int, share_s: float | None) -> int:
         """As asked; with a budget, as many as fit into this load's share of it, at least one."""
@@ -152,16 +171,17 @@ class _Table:
         if share_s is None:
             return asked.requests_per_row or DEFAULT_REQUESTS_PER_ROW
         off = next(iter(self.variants.values()))[0]
+        one_each = self._ending(one_each)
         began_s = time.perf_counter()
         self._run(off, one_each, concurrency)
         wave_s = time.perf_counter() - began_s
-        num_runs = asked.rounds * sum(map(len, self.variants.values()))
+        num_runs = asked.rounds * (1 + sum(len(variants) - 1 for variants in self.variants.values()))
         fitting = int((share_s - wave_s) / (wave_s * num_runs))
         return max(1, min(fitting, asked.requests_per_row or MOST_REQUESTS_PER_ROW))
 
-    def _run(self, variant: Variant, workload: Workload, concurrency: int) -> Run:
+    def _run(self, variant: Variant, workload: Workload, concurrency: int, *, ignore_eos: bool = True) -> Run:
         core = self._loaded.core(variant.speculation, variant.policy)
-        load = OfflineLoad(core, self.info, self._load, self._tokenizer)
+        load = OfflineLoad(core, self.info, replace(self._load, ignore_eos=ignore_eos), self._tokenizer)
         gc.collect()
         load.run(workload, concurrency)
         if load.running or load.waiting:  # Ctrl-C ended it

@@ -56,7 +56,7 @@ def markdown(result: dict[str, Any]) -> str:
     lines = [
         f"`{result['command']}`, commit {_short(result['git_commit'])}, {result['date'][:10]}, "
         f"{result['machine']['cpu']}, {result['machine']['cores']} cores, rounds: {result['rounds']}, "
-        f"{result['max_tokens']} tokens a request. Tokens/s: median ± half the spread.",
+        f"at most {result['max_tokens']} tokens a request. Tokens/s: median ± half the spread.",
         "",
         "| " + " | ".join(names) + " |",
         "| " + " | ".join("---" if index < _LEFT else "---:" for index in range(len(names))) + " |",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,17 +10,17 @@ from typing import Any
 
 import msgspec
 
+from threefold.bench.arrivals import Arrivals
+from threefold.bench.child import child_server
 from threefold.bench.client import Endpoint
 from threefold.bench.fake_engine import MODEL_NAME, FakeEngineOptions
-from threefold.bench.load import Load, RequestForm
-from threefold.bench.measure import measure
+from threefold.bench.load import Load
+from threefold.bench.measure import PERCENTILES
 from threefold.bench.options import HttpOptions
-from threefold.bench.serve import new_event_loop, run_load
-from threefold.bench.workload import Prompt, Workload
-from threefold.errors import EngineDeadError
-
-_READY = re.compile(r"^ready: .* at (http://[^/\s]+)")
-_STOP_TIMEOUT_S = 10.0
+from threefold.bench.prompt import Prompt
+from threefold.bench.request_form import RequestForm
+from threefold.bench.serve import load_figures, new_event_loop, run_load
+from threefold.bench.workload import Workload
 
 
 def bench_http(asked: HttpOptions) -> dict[str, Any]:
@@ -37,7 +35,7 @@ def bench_http(asked: HttpOptions) -> dict[str, Any]:
         prompts = tuple(Prompt(f"Stream number {index}") for index in range(asked.requests))
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(run_load(load, Workload(prompts, len(prompts), "", "", "")))
-    result = measure(load.outcomes, load.duration_s, asked.streams)
+    result = load_figures(load, Arrivals(None, asked.streams), PERCENTILES)
     num_chunks = sum(len(outcome.chunk_times_s) for outcome in load.outcomes if not outcome.error)
     return {
         "endpoint_type": "openai-chat" if asked.endpoint == "chat" else "openai",
@@ -46,7 +44,6 @@ def bench_http(asked: HttpOptions) -> dict[str, Any]:
         "max_tokens": asked.max_tokens,
         "step_ms": asked.step_ms,
         **result,
-        "num_interrupted": len(load.running),
         "chunk_throughput": num_chunks / load.duration_s,
         "tokens_per_chunk": result["total_output_tokens"] / num_chunks if num_chunks else None,
     }
@@ -56,24 +53,5 @@ def bench_http(asked: HttpOptions) -> dict[str, Any]:
 def fake_server(options: FakeEngineOptions) -> Iterator[str]:
     """The server's address while it runs."""
     command = [sys.executable, "-m", "threefold.bench.fake_engine", msgspec.json.encode(options).decode()]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 our own module
-    try:
-        yield _await_ready(process)
-    finally:
-        process.terminate()
-        try:
-            process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-
-
-def _await_ready(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    for line in process.stdout:
-        found = _READY.match(line)
-        if found is not None:
-            return found[1]
-    raise EngineDeadError(f"the server ended before it was ready, exit code {process.wait()}")
+    with child_server(command) as url:
+        yield url

@@ -1,9 +1,10 @@
 """Outcomes to figures, with the names of `vllm bench serve`'s result keys and a few more. Pure arithmetic.
 
-TTFT    first piece with output, from the moment of sending
+TTFT    first piece with output, from the moment of sending (waiting in the client is CLIENT_QUEUE_TIME)
 TPOT    (latency - TTFT) / (tokens - 1), tokens as the server counted them: the figure to compare when drafts are on
 ITL     gap between pieces; with drafts a piece holds several tokens, so it is no time per token
 E2EL    last piece with output, from the moment of sending
+An open loop's requests may wait in the client, for --max-concurrency: that time, and E2EL with it, are own figures.
 """
 
 from __future__ import annotations
@@ -17,24 +18,27 @@ import numpy as np
 from threefold.bench.outcome import Outcome
 from threefold.errors import ConfigError
 
-PERCENTILES = (50, 90, 95, 99)
+PERCENTILES: tuple[float, ...] = (50, 90, 95, 99)
 _MAX_REASONS = 20
-METRICS = ("ttft", "tpot", "itl", "e2el")
+METRICS = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue")
 
 
-def measure(outcomes: Sequence[Outcome], duration_s: float, concurrency: int) -> dict[str, Any]:
+def measure(
+    outcomes: Sequence[Outcome], duration_s: float, percentiles: Sequence[float] = PERCENTILES
+) -> dict[str, Any]:
     """The figures of a load.
 
     Args:
         outcomes: every request that ended, failed ones among them.
         duration_s: from the first one sent to the last one over.
-        concurrency: streams of the closed loop.
+        percentiles: which ones are given of every latency.
     """
     done = [outcome for outcome in outcomes if not outcome.error]
     failed = Counter(outcome.error for outcome in outcomes if outcome.error)
-    total_input, total_output = sum(o.prompt_tokens for o in done), sum(o.output_tokens for o in done)
-    seconds = duration_s if duration_s > 0 else float("nan")
-    steady_s, steady_tokens = steady_window(done, concurrency)
+    num_counted = sum(outcome.is_counted for outcome in done)
+    total_output = sum(outcome.output_tokens for outcome in done)
+    # Without the server's word nobody here knows a prompt's tokens.
+    total_input = sum(outcome.prompt_tokens for outcome in done) if num_counted == len(done) else None
     result: dict[str, Any] = {
         "duration": duration_s,
         "completed": len(done),
@@ -43,19 +47,22 @@ def measure(outcomes: Sequence[Outcome], duration_s: float, concurrency: int) ->
         "total_input_tokens": total_input,
         "total_output_tokens": total_output,
         "total_cached_tokens": sum(outcome.cached_tokens for outcome in done),
-        "request_throughput": len(done) / seconds,
-        "output_throughput": total_output / seconds,
-        "total_token_throughput": (total_input + total_output) / seconds,
-        "steady_duration": steady_s,
-        "steady_output_throughput": steady_tokens / steady_s if steady_s > 0 else None,
+        "request_throughput": rate(len(done), duration_s),
+        "output_throughput": rate(total_output, duration_s),
+        "total_token_throughput": rate(total_input + total_output, duration_s) if total_input is not None else None,
         "max_output_tokens_per_s": peak_tokens_per_s(done),
         "max_concurrent_requests": max_concurrent(outcomes),
         "finish_reasons": dict(Counter(outcome.finish_reason for outcome in done)),
-        "tokens_counted_by": "server" if all(outcome.is_counted for outcome in done) else "pieces",
+        "tokens_counted_by": "server" if num_counted == len(done) else "pieces",
     }
     for name in METRICS:
-        result.update(spread(name, samples_ms(name, done)))
+        result.update(spread(name, samples_ms(name, done), percentiles))
     return result
+
+
+def rate(count: float, seconds: float) -> float | None:
+    """So many a second; None when no time went by."""
+    return count / seconds if seconds > 0 else None
 
 
 def _reasons(failed: Counter[str]) -> dict[str, int]:
@@ -66,43 +73,27 @@ def _reasons(failed: Counter[str]) -> dict[str, int]:
 
 
 def samples_ms(name: str, outcomes: Iterable[Outcome]) -> list[float]:
-    """One of METRICS over the outcomes, milliseconds; a one-token answer has no TPOT."""
+    """One of METRICS over the outcomes, milliseconds; a one-token answer has no TPOT, a closed loop no queue."""
     if name == "ttft":
         return [outcome.ttft_s * 1e3 for outcome in outcomes]
     if name == "tpot":
         return [outcome.tpot_s * 1e3 for outcome in outcomes if outcome.output_tokens > 1]
     if name == "itl":
         return [gap * 1e3 for outcome in outcomes for gap in outcome.gaps_s]
-    return [outcome.latency_s * 1e3 for outcome in outcomes]
+    if name == "e2el":
+        return [outcome.latency_s * 1e3 for outcome in outcomes]
+    share = 0.0 if name == "client_queue_time" else 1.0
+    return [(o.queue_s + share * o.latency_s) * 1e3 for o in outcomes if o.due_s is not None]
 
 
-def spread(name: str, samples: Sequence[float]) -> dict[str, float | None]:
+def spread(name: str, samples: Sequence[float], percentiles: Sequence[float] = PERCENTILES) -> dict[str, float | None]:
     """Mean, median, standard deviation and percentiles as `mean_ttft_ms` …; None where there is no sample."""
-    keys = [f"{what}_{name}_ms" for what in ("mean", "median", "std", *(f"p{p}" for p in PERCENTILES))]
+    keys = [f"{what}_{name}_ms" for what in ("mean", "median", "std", *(f"p{p:g}" for p in percentiles))]
     if not samples:
         return dict.fromkeys(keys)
     values = np.asarray(samples)
-    figures = [values.mean(), np.median(values), values.std(), *np.percentile(values, PERCENTILES)]
+    figures = [values.mean(), np.median(values), values.std(), *np.percentile(values, percentiles)]
     return dict(zip(keys, map(float, figures), strict=True))
-
-
-def steady_window(done: Sequence[Outcome], concurrency: int) -> tuple[float, float]:
-    """The time in which every stream was busy, and the output tokens that came in it.
-
-    From the moment the last of the `concurrency` first requests was sent to the moment the first stream found nothing
-    more to send: ramp-up and tail do not dilute it. (0, 0) when the load never filled the streams.
-    """
-    if len(done) < concurrency or not done:
-        return 0.0, 0.0
-    starts = sorted(outcome.start_s for outcome in done)
-    begin, last_start = starts[concurrency - 1], starts[-1]
-    end = min((outcome.end_s for outcome in done if outcome.end_s > last_start), default=last_start)
-    tokens = 0.0
-    for outcome in done:
-        if outcome.chunk_times_s:
-            inside = sum(begin <= moment <= end for moment in outcome.chunk_times_s)
-            tokens += outcome.output_tokens * inside / len(outcome.chunk_times_s)
-    return max(end - begin, 0.0), tokens
 
 
 def peak_tokens_per_s(done: Sequence[Outcome]) -> float:
@@ -137,7 +128,7 @@ def parse_goodput(terms: Sequence[str]) -> dict[str, float]:
         ConfigError: an unknown metric or no number.
     """
     limits: dict[str, float] = {}
-    for term in terms:
+    for term in (part for given in terms for part in given.split(",")):
         name, _, value = term.partition(":")
         if name not in ("ttft", "tpot", "e2el"):
             raise ConfigError(f"--goodput {term}: wants ttft:MS, tpot:MS or e2el:MS")

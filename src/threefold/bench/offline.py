@@ -10,15 +10,18 @@ from typing import Any, NamedTuple
 from threefold.bench.measure import goodput, measure, parse_goodput
 from threefold.bench.options import LoadOptions
 from threefold.bench.outcome import Outcome
+from threefold.bench.prompt import WORDS, Prompt
+from threefold.bench.request_form import RequestForm
 from threefold.bench.scrape import Counters, difference
 from threefold.bench.serve import describe_load
-from threefold.bench.workload import Prompt, Workload
+from threefold.bench.steady import closed_window, steady_figures
+from threefold.bench.workload import Workload
 from threefold.config import EngineConfig
 from threefold.engine.answer import Answer
 from threefold.engine.build import build_engine, make_tokenizer
 from threefold.engine.core import EngineCore
 from threefold.engine.outputs import EngineInfo
-from threefold.errors import CallerError
+from threefold.errors import CallerError, ConfigError
 from threefold.metrics import EngineStats
 from threefold.request import Request, SamplingParams
 from threefold.step import TokenDelta
@@ -52,15 +55,21 @@ def _bench(
     before = counters_of(core.stats())
     run = OfflineLoad(core, info, load, tokenizer)
     run.run(workload, concurrency)
+    spans = [(outcome.start_s, outcome.end_s) for outcome in run.outcomes]
     return {
         "endpoint_type": "offline",
         "backend": "threefold",
         "model_id": info.model,
         "notes": list(info.notes),
-        **describe_load(workload, load, concurrency),
-        **measure(run.outcomes, run.duration_s, concurrency),
+        **describe_load(workload, load),
+        "request_rate": "inf",
+        "burstiness": 1.0,
+        "max_concurrency": concurrency,
+        **measure(run.outcomes, run.duration_s),
+        **steady_figures(run.outcomes, closed_window(spans, concurrency)),
         **(goodput(run.outcomes, run.duration_s, limits) if limits else {}),
         "num_interrupted": len(run.running),
+        "remarks": list(workload.remarks),
         **difference(before, counters_of(core.stats())),
     }
 
@@ -110,6 +119,8 @@ class OfflineLoad:
         self._tokenizer = tokenizer
         source = tokenizer.chat_template
         self._template = Template(source, tokenizer.special_tokens) if source is not None else None
+        per_word = len(tokenizer.encode(" ".join(WORDS), add_special_tokens=False)) / len(WORDS)
+        self._form = RequestForm("completions" if source is None else "chat", tokens_per_word=per_word)
         # Request ids are unique for the engine's life: warm-ups and the measured load must not share any.
         self._next_id = time.monotonic_ns()
 
@@ -148,14 +159,17 @@ class OfflineLoad:
 
     def _encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt, in the model's chat form when it has one."""
+        content = self._form.content(prompt)
+        if "messages" not in content:
+            return self._tokenizer.encode(content["prompt"])
         if self._template is None:
-            return self._tokenizer.encode(prompt.text)
-        chat = {"messages": [{"role": "user", "content": prompt.text}], "add_generation_prompt": True}
+            raise ConfigError("the data set brings messages, and the model has no chat template to render them")
+        chat = {"messages": content["messages"], "add_generation_prompt": True}
         return self._tokenizer.encode(self._template.render(chat, {}, MAX_RENDERED_BYTES), add_special_tokens=False)
 
     def _send(self, place: int, prompt: Prompt, token_ids: list[int]) -> None:
         params = SamplingParams(
-            max_tokens=prompt.max_tokens or self._load.max_tokens,
+            max_tokens=prompt.max_tokens or self._load.output_len or self._load.max_tokens,
             temperature=self._load.temperature,
             ignore_eos=self._load.ignore_eos,
             seed=self._load.shuffle_seed + place,

@@ -19,6 +19,8 @@ class LoadOptions:
 
     dataset: str | None = None
     """JSON lines to read prompts from."""
+    dataset_name: str = "auto"
+    """The data set's form: one of forms.FORMS, trace, random, or auto."""
     group: str = "all"
     """all, extract, prose, mixed, short, or categories joined by commas."""
     num_prompts: int | None = None
@@ -26,7 +28,19 @@ class LoadOptions:
     concurrency: int | None = None
     """Requests at once; None = 16 over HTTP, all of them offline."""
     max_tokens: int = 256
-    """Tokens wanted a request."""
+    """Tokens wanted a request, where the data set does not say."""
+    output_len: int | None = None
+    """Tokens wanted of every request, whatever the data set says; None = as it says."""
+    trace_block_tokens: int = 512
+    """Prompt tokens that one of a trace's hashes stands for."""
+    length_scale: float = 1.0
+    """A trace's lengths are multiplied by it."""
+    random_input_len: int = 1024
+    """Tokens of a made-up prompt."""
+    random_prefix_len: int = 0
+    """Tokens that all made-up prompts begin with, beside their own."""
+    random_range_ratio: float = 0.0
+    """Made-up lengths are spread evenly by this share to both sides."""
     temperature: float = 0.0
     """0 = greedy."""
     ignore_eos: bool = False
@@ -47,8 +61,12 @@ class LoadOptions:
 class TargetOptions:
     """The server under load."""
 
-    url: str = "http://127.0.0.1:8000"
-    """Its address."""
+    url: str | None = None
+    """Its address; None = of `host` and `port`."""
+    host: str = "127.0.0.1"
+    """Its name."""
+    port: int = 8000
+    """Its port."""
     endpoint: str = "chat"
     """chat or completions."""
     model: str | None = None
@@ -63,6 +81,12 @@ class TargetOptions:
     """Longest time for one answer."""
     reset_prefix_cache: bool = False
     """Ask the server to forget cached prefixes first."""
+
+    @property
+    def address(self) -> str:
+        """Where requests go."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return self.url or f"http://{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +141,10 @@ class EnvelopeOptions:
     """Fixed draft lengths to measure against."""
     rounds: int = 3
     """Runs of each variant."""
-    max_tokens: int = 128
-    """Tokens of every answer."""
+    max_tokens: int = 256
+    """Most tokens of an answer."""
+    ignore_eos: bool = False
+    """Every answer goes on to max_tokens; False = to its natural end, found by a first run."""
     requests_per_row: int | None = None
     """Requests of a run for each user; None = 2, or with a budget as many as fit."""
     budget_s: float | None = None
@@ -186,18 +212,36 @@ def _json_object(value: str) -> dict[str, Any]:
 
 _JSON = "file to write the result to"
 
+DATASET_NAMES = ("auto", "spec_bench", "sharegpt", "humaneval", "custom", "openai_batch", "trace", "random")
+
 LOAD_FLAGS = (
-    Flag("dataset", "load.dataset", text, "JSON lines: Spec-Bench's or {\"prompt\": ...}", aliases=("--dataset-path",),
-         metavar="FILE"),
+    Flag("dataset", "load.dataset", text, "prompts, as JSON lines or a JSON list, gzipped or not",
+         aliases=("--dataset-path",), metavar="FILE"),
+    Flag("dataset-name", "load.dataset_name",
+         choice(*DATASET_NAMES, mooncake="trace", **{"spec-bench": "spec_bench"}),
+         f"its form: {', '.join(DATASET_NAMES)} (auto), mooncake = trace", metavar="FORM"),
     Flag("group", "load.group", text, "all, extract, prose, mixed, short, or categories with commas",
          aliases=("--spec-bench-category",), metavar="GROUP"),
     Flag("num-prompts", "load.num_prompts", integer(1), "requests to send; default: each prompt once", metavar="N"),
     Flag("concurrency", "load.concurrency", integer(1, 65536), "requests at once (serve: 16, offline: all)",
          aliases=("--max-concurrency",), metavar="N"),
-    Flag("max-tokens", "load.max_tokens", integer(1), "tokens wanted a request (256)",
-         aliases=("--output-len", "--spec-bench-output-len", "--custom-output-len"), metavar="N"),
+    Flag("max-tokens", "load.max_tokens", integer(1), "tokens wanted where the data set does not say (256)",
+         metavar="N"),
+    Flag("output-len", "load.output_len", integer(1), "tokens wanted of every request, whatever the data set says",
+         aliases=("--spec-bench-output-len", "--custom-output-len", "--sharegpt-output-len", "--random-output-len"),
+         metavar="N"),
     Flag("temperature", "load.temperature", number(0, 2), "0 = greedy, the default", metavar="T"),
     Flag("ignore-eos", "load.ignore_eos", switch, "go on to max-tokens", kind="switch"),
+    Flag("random-input-len", "load.random_input_len", integer(1), "tokens of a random prompt (1024)",
+         aliases=("--input-len",), metavar="N"),
+    Flag("random-prefix-len", "load.random_prefix_len", integer(0), "tokens that random prompts share before it (0)",
+         metavar="N"),
+    Flag("random-range-ratio", "load.random_range_ratio", number(0, 1), "spread of random lengths to both sides (0)",
+         metavar="SHARE"),
+    Flag("length-scale", "load.length_scale", number(0, is_low_open=True), "factor on a trace's lengths (1)",
+         metavar="F"),
+    Flag("trace-block-tokens", "load.trace_block_tokens", integer(1), "tokens that a trace's hash stands for (512)",
+         metavar="N"),
     Flag("num-warmups", "load.num_warmups", integer(0), "requests sent before the clock starts (0)", metavar="N"),
     Flag("goodput", "load.goodput", one, "limits in ms: ttft:500 tpot:50 e2el:5000", kind="list", metavar="LIMIT"),
     Flag("label", "load.label", text, "a name for the run, kept in the result", metavar="NAME"),
@@ -209,12 +253,16 @@ SHUFFLE_SEED_FLAG = Flag("shuffle-seed", "load.shuffle_seed", human_int, "of the
 TARGET_FLAGS = (
     Flag("url", "target.url", text, "the server (http://127.0.0.1:8000)", aliases=("--base-url",), metavar="URL"),
     Flag("endpoint", "target.endpoint",
-         choice("chat", "completions", **{"/v1/chat/completions": "chat", "/v1/completions": "completions"}),
-         "chat (default) or completions", metavar="WHICH"),
+         choice("chat", "completions", vllm="completions", openai="completions",
+                **{"/v1/chat/completions": "chat", "/v1/completions": "completions", "openai-chat": "chat"}),
+         "chat (default) or completions", aliases=("--backend", "--endpoint-type"), metavar="WHICH"),
+    Flag("host", "target.host", text, "the server's name, when no --url is given", metavar="HOST"),
+    Flag("port", "target.port", integer(1, 65535), "the server's port, when no --url is given (8000)", metavar="PORT"),
     Flag("model", "target.model", text, "name at the server; default: the first it lists", metavar="NAME"),
     Flag("api-key", "target.api_key", text, "bearer key", metavar="KEY"),
     Flag("header", "target.header", one, "further headers, NAME=VALUE", kind="list", metavar="HEADER"),
-    Flag("extra-body", "target.extra_body", _json_object, "JSON object merged into every request", metavar="JSON"),
+    Flag("extra-body", "target.extra_body", _json_object, "JSON object merged into every request; null drops a field",
+         metavar="JSON"),
     Flag("timeout", "target.timeout_s", number(0, is_low_open=True), "longest time for one answer (600)",
          metavar="SECONDS"),
     Flag("reset-prefix-cache", "target.reset_prefix_cache", switch, "ask the server to forget cached prefixes first",
@@ -247,11 +295,13 @@ ENVELOPE_FLAGS = (
     Flag("groups", "envelope.groups", _each(text), "loads (extract,prose,mixed); categories of one joined by +",
          metavar="LIST"),
     Flag("concurrency", "envelope.concurrency", _each(integer(1, 65536)), "users at once (1,4,16,64)", metavar="LIST"),
-    Flag("methods", "envelope.methods", _each(choice("ngram", "suffix")), "drafters (ngram,suffix)", metavar="LIST"),
+    Flag("methods", "envelope.methods", _each(choice("ngram", "suffix", "draft_model")), "drafters (ngram,suffix)",
+         metavar="LIST"),
     Flag("fixed", "envelope.fixed", _each(integer(1, 64)), "fixed draft lengths to measure against (2,4,6,8)",
          metavar="LIST"),
     Flag("rounds", "envelope.rounds", integer(1), "runs of each variant (3; fewer give no interval)", metavar="N"),
-    Flag("max-tokens", "envelope.max_tokens", integer(1), "tokens of every answer (128)", metavar="N"),
+    Flag("max-tokens", "envelope.max_tokens", integer(1), "most tokens of an answer (256)", metavar="N"),
+    Flag("ignore-eos", "envelope.ignore_eos", switch, "every answer goes on to max-tokens", kind="switch"),
     Flag("requests-per-row", "envelope.requests_per_row", integer(1),
          "requests of a run for each user (2); with --budget-s the most", metavar="N"),
     Flag("budget-s", "envelope.budget_s", number(0, is_low_open=True),

@@ -30,6 +30,8 @@ class Outcome:
     """Why it failed; "" = it did not."""
     category: str = ""
     """The prompt's."""
+    due_s: float | None = None
+    """When an open loop meant to send it; None = a closed loop, in which a request is due when it is sent."""
 
     @property
     def ttft_s(self) -> float:
@@ -47,6 +49,11 @@ class Outcome:
         if self.output_tokens < 2:
             return 0.0
         return (self.chunk_times_s[-1] - self.chunk_times_s[0]) / (self.output_tokens - 1)
+
+    @property
+    def queue_s(self) -> float:
+        """Time from when it was due to when the client sent it: waiting for --max-concurrency, or a late client."""
+        return 0.0 if self.due_s is None else self.start_s - self.due_s
 
     @property
     def gaps_s(self) -> list[float]:

@@ -53,7 +53,7 @@ def plot_envelope(path: Path, result: dict[str, Any]) -> None:
         grid[0][0].legend(fontsize="small")
     figure.supxlabel("users")
     figure.supylabel("tokens/s over off")
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_step_load(path: Path, result: dict[str, Any]) -> None:
@@ -86,7 +86,7 @@ def plot_step_load(path: Path, result: dict[str, Any]) -> None:
         axes.legend(loc="upper right", fontsize="small")
         axes.set_ylim(bottom=0)
     times.set_xlabel("step (dotted: settled)")
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _draw_cells(axes: Axes, cells: list[dict[str, Any]], variants: list[str]) -> None:
@@ -108,7 +108,12 @@ def _draw_cells(axes: Axes, cells: list[dict[str, Any]], variants: list[str]) ->
     axes.grid(visible=True, alpha=0.3)
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a picture.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)

@@ -7,6 +7,7 @@ chosen: it reads plans as they go by.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -67,11 +68,23 @@ class RecordingExecutor:
         self.users = 0
         self.records: list[StepRecord] = []
         self._executor = executor
+        self._launched: deque[tuple[StepPlan, float]] = deque()
 
     def run(self, plan: StepPlan) -> StepResult:
-        """Run one step."""
+        """Launch and collect."""
+        self.launch(plan)
+        return self.collect()
+
+    def launch(self, plan: StepPlan) -> None:
+        """Begin a step."""
         began_s = time.perf_counter()
-        result = self._executor.run(plan)
+        self._executor.launch(plan)
+        self._launched.append((plan, began_s))
+
+    def collect(self) -> StepResult:
+        """The oldest step's result, noted."""
+        result = self._executor.collect()
+        plan, began_s = self._launched.popleft()
         self.records.append(
             StepRecord(
                 users=self.users,

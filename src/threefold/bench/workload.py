@@ -1,18 +1,21 @@
-"""Prompts to send: reads JSON lines and picks from them reproducibly. Knows nothing of servers.
+"""Prompts to send: reads a data set and picks from it reproducibly. Knows nothing of servers.
 
-Two forms, one object a line: Spec-Bench's {"question_id", "category", "turns": [...]}, of which the first turn is sent,
-and {"prompt": "...", "output_tokens": 128?}. Blank lines are skipped; a bad line is an error with its number.
+dataset_file.py has the files, forms.py what an entry of one may look like; a bad entry is an error with its number. A
+trace keeps its order and its moments; everything else is shuffled.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from threefold.bench.dataset_file import entries, read_file
+from threefold.bench.forms import Sizes, parse_entry
+from threefold.bench.options import LoadOptions
+from threefold.bench.prompt import MadeUp, Prompt
 from threefold.errors import ConfigError
 
 # Spec-Bench's categories; `mixed` is extract and prose, `short` the ten whose prompts stay under a few hundred tokens.
@@ -26,17 +29,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """One thing to ask."""
-
-    text: str
-    """What the user says."""
-    category: str = ""
-    """The data set's category; "" = none."""
-    max_tokens: int | None = None
-    """Tokens wanted by the data set; None = as the command says."""
+DEFAULT_RANDOM_PROMPTS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,29 +46,80 @@ class Workload:
     """Of the file's bytes."""
     group: str
     """As asked."""
+    num_skipped: int = 0
+    """Entries of the file that ask nothing."""
+    remarks: tuple[str, ...] = ()
+    """What a reader of the figures must know about these prompts."""
+
+    @property
+    def is_trace(self) -> bool:
+        """True when every prompt has a moment at which it is sent."""
+        return bool(self.prompts) and self.prompts[0].at_s is not None
 
 
-def load_workload(path: Path, *, group: str = "all", num_prompts: int | None = None, seed: int = 0) -> Workload:
+def make_workload(load: LoadOptions) -> Workload:
+    """The workload that the flags ask for.
+
+    Raises:
+        ConfigError: no data set is named, or it cannot be read.
+    """
+    if load.dataset_name == "random":
+        return _random_workload(load)
+    if load.dataset is None:
+        raise ConfigError('--dataset FILE is needed: JSON lines such as {"prompt": "…"}, Spec-Bench\'s, a trace …')
+    workload = load_workload(
+        Path(load.dataset),
+        group=load.group,
+        num_prompts=load.num_prompts,
+        seed=load.shuffle_seed,
+        form=load.dataset_name,
+        sizes=Sizes(load.trace_block_tokens, load.length_scale, load.shuffle_seed),
+    )
+    if load.output_len is None:
+        return workload
+    return replace(workload, prompts=tuple(replace(each, max_tokens=load.output_len) for each in workload.prompts))
+
+
+def load_workload(
+    path: Path,
+    *,
+    group: str = "all",
+    num_prompts: int | None = None,
+    seed: int = 0,
+    form: str = "auto",
+    sizes: Sizes | None = None,
+) -> Workload:
     """Read a data set and pick prompts from a group of it.
 
     Args:
-        path: JSON lines.
+        path: JSON lines or a JSON list, gzipped or not.
         group: all, a group's name, or categories and groups joined by commas.
         num_prompts: how many to send; None = each one once.
         seed: of the shuffle.
+        form: one of forms.FORMS, trace, or auto.
+        sizes: how a trace's lengths are read.
 
     Raises:
         ConfigError: the file cannot be read, a line is bad, or nothing is in the group.
     """
-    content = _read(path)
-    chosen = _in_group(_parse(content, path.name), group, path.name)
-    ordered = pick(chosen, num_prompts if num_prompts is not None else len(chosen), seed)
+    content = read_file(path)
+    parsed, num_skipped = _parse(content, path.name, form, sizes or Sizes())
+    chosen = _in_group(parsed, group, path.name)
+    num_timed = sum(prompt.at_s is not None for prompt in chosen)
+    if num_timed not in (0, len(chosen)):
+        raise ConfigError(f"{path.name}: {num_timed} of {len(chosen)} entries have a timestamp; a trace wants them all")
+    if num_timed:
+        ordered, remarks = _in_time(chosen, num_prompts, path.name), _trace_remarks(chosen)
+    else:
+        ordered, remarks = pick(chosen, num_prompts if num_prompts is not None else len(chosen), seed), ()
     return Workload(
         prompts=tuple(ordered),
         num_distinct=min(len(chosen), len(ordered)),
         dataset=path.name,
         dataset_sha256=hashlib.sha256(content).hexdigest(),
         group=group,
+        num_skipped=num_skipped,
+        remarks=remarks,
     )
 
 
@@ -97,42 +141,55 @@ def pick(prompts: Sequence[Prompt], num_prompts: int, seed: int) -> list[Prompt]
     return [dealt[index % len(dealt)] for index in range(num_prompts)]
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"--dataset {path}: cannot read it: {error.strerror}") from None
+def _in_time(prompts: Sequence[Prompt], num_prompts: int | None, name: str) -> list[Prompt]:
+    """A trace's first requests, its clock starting with the first of them."""
+    if num_prompts is not None and num_prompts > len(prompts):
+        raise ConfigError(
+            f"--num-prompts {num_prompts}: {name} holds {len(prompts)} requests, and a trace is not repeated"
+        )
+    ordered = sorted(prompts, key=lambda prompt: prompt.at_s or 0.0)[:num_prompts]
+    origin = ordered[0].at_s or 0.0
+    return [replace(prompt, at_s=(prompt.at_s or 0.0) - origin) for prompt in ordered]
 
 
-def _parse(content: bytes, name: str) -> list[Prompt]:
+def _trace_remarks(prompts: Sequence[Prompt]) -> tuple[str, ...]:
+    if all(prompt.made_up is None for prompt in prompts):
+        return ()
+    return ("prompts are made up to the trace's lengths and shared prefixes: they say nothing of drafts",)
+
+
+def _random_workload(load: LoadOptions) -> Workload:
+    generator = random.Random(load.shuffle_seed)  # noqa: S311 lengths, no secret
+
+    def around(length: int) -> int:
+        low, high = length * (1 - load.random_range_ratio), length * (1 + load.random_range_ratio)
+        return max(1, round(generator.uniform(low, high)))
+
     prompts = []
-    for number, line in enumerate(content.split(b"\n"), start=1):
-        if line.strip():
-            prompts.append(_parse_line(line, f"{name}, line {number}"))
+    for index in range(load.num_prompts or DEFAULT_RANDOM_PROMPTS):
+        shared = ((0, load.random_prefix_len),) if load.random_prefix_len else ()
+        words = MadeUp((*shared, (index + 1, around(load.random_input_len))), load.shuffle_seed)
+        prompts.append(Prompt("", max_tokens=around(load.output_len or load.max_tokens), made_up=words))
+    remark = "random words: drafts find nothing to repeat in them, so these figures say nothing of speculation"
+    return Workload(tuple(prompts), len(prompts), "random", "", "all", remarks=(remark,))
+
+
+def _parse(content: bytes, name: str, form: str, sizes: Sizes) -> tuple[list[Prompt], int]:
+    """The prompts of a file, and how many entries ask nothing."""
+    prompts: list[Prompt] = []
+    num_skipped = 0
+    for index, (where, entry) in enumerate(entries(content, name)):
+        try:
+            prompt = parse_entry(entry, form, sizes, index)
+        except ValueError as error:
+            raise ConfigError(f"{where}: {error}") from None
+        if prompt is None:
+            num_skipped += 1
+        else:
+            prompts.append(prompt)
     if not prompts:
         raise ConfigError(f"{name} holds no prompt")
-    return prompts
-
-
-def _parse_line(line: bytes, where: str) -> Prompt:
-    try:
-        entry = json.loads(line)
-    except UnicodeDecodeError:
-        raise ConfigError(f"{where}: is no UTF-8 text") from None
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{where}: is no JSON ({error.msg} at column {error.colno})") from None
-    except RecursionError:
-        raise ConfigError(f"{where}: is nested too deeply") from None
-    if not isinstance(entry, dict):
-        raise ConfigError(f"{where}: wants an object with 'turns' or 'prompt', got a {type(entry).__name__}")
-    turns = entry.get("turns")
-    text = turns[0] if isinstance(turns, list) and turns else entry.get("prompt")
-    if not isinstance(text, str) or not text:
-        raise ConfigError(f"{where}: wants 'turns' (a list of texts) or 'prompt' (a text that is not empty)")
-    max_tokens = entry.get("output_tokens")
-    if max_tokens is not None and (isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1):
-        raise ConfigError(f"{where}: output_tokens must be a whole number of at least 1, got {max_tokens}")
-    return Prompt(text=text, category=str(entry.get("category", "")), max_tokens=max_tokens)
+    return prompts, num_skipped
 
 
 def _in_group(prompts: list[Prompt], group: str, name: str) -> list[Prompt]:

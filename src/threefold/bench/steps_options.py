@@ -1,0 +1,44 @@
+"""Flags of `bench steps`, and what they come to. Runs nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from threefold.flags.flag import Flag
+from threefold.flags.values import human_int, integer, number, text
+
+
+@dataclass(frozen=True, slots=True)
+class StepsOptions:
+    """Which steps are timed."""
+
+    rows: int = 256
+    """Requests that run all the time."""
+    input_len: int = 512
+    """Tokens of their prompts."""
+    steps: int = 200
+    """Steps timed."""
+    warmups: int = 20
+    """Steps before them, after the prompts."""
+    profile_steps: int = 10
+    """Steps more whose kernels are told apart, on a card; 0 = none."""
+    temperature: float = 0.0
+    """0 = greedy."""
+    seed: int = 0
+    """Of the prompts."""
+    json: str | None = None
+    """File to write the result to."""
+
+
+STEPS_FLAGS = (
+    Flag("rows", "steps.rows", integer(1), "requests that run all the time (256)", metavar="N"),
+    Flag("input-len", "steps.input_len", integer(1), "tokens of their prompts (512)", metavar="N"),
+    Flag("steps", "steps.steps", integer(1), "steps timed (200)", metavar="N"),
+    Flag("warmups", "steps.warmups", integer(0), "steps before them, after the prompts (20)", metavar="N"),
+    Flag("profile-steps", "steps.profile_steps", integer(0),
+         "steps more whose kernels are told apart, on a card; 0 = none (10)", metavar="N"),
+    Flag("temperature", "steps.temperature", number(0.0), "0 = greedy (0)", metavar="X"),
+    Flag("prompt-seed", "steps.seed", human_int, "of the prompts (0)", metavar="N"),
+    Flag("json", "steps.json", text, "write the result and every step to a file", aliases=("--output-json",),
+         metavar="FILE"),
+)  # fmt: skip
