@@ -48,7 +48,10 @@ def test_an_error_is_one_line_and_exit_code_2() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["frobnicate"], "unknown command 'frobnicate'; known: serve, run, plan, bench, version"),
+        (
+            ["frobnicate"],
+            "unknown command 'frobnicate'; known: serve, run, plan, bench, profile, advise, tune, ladder, version",
+        ),
         (["serve", "a", "b"], "one MODEL is served, got 2: a b"),
         (["serve", "--trust-remote-code"], "--trust-remote-code: not built in Threefold"),
         (["serve", "--speculative-config", "{method:ngrm}"], "did you mean 'ngram'"),
@@ -58,7 +61,10 @@ def test_an_error_is_one_line_and_exit_code_2() -> None:
         (["run", "  "], "the prompt is empty"),
         (["run", "x", "--temperature", "3"], "between 0 and 2"),
         (["run", "x", "--port", "1"], "unknown flag --port"),
-        (["bench", "swim"], "unknown bench command 'swim'; known: serve, offline, envelope, step-load, control, http"),
+        (
+            ["bench", "swim"],
+            "unknown bench command 'swim'; known: serve, compare, offline, envelope, step-load, steps, control, http",
+        ),
         (["bench", "serve"], "--dataset FILE is needed"),
         (["bench", "serve", "word"], "bench serve has no use for 'word'"),
         (["bench", "control", "--rows", "0"], "at least 1"),

@@ -18,7 +18,11 @@ from threefold.request import SamplingParams
 USAGE = """    threefold serve [MODEL] [flags]        an OpenAI-compatible server
     threefold run "prompt" [flags]         one answer, streamed to stdout
     threefold plan [MODEL] [flags]         what serve would choose and why, without loading weights
-    threefold bench serve|offline|envelope|step-load|control|http [flags]
+    threefold profile LOG... [flags]       what a load looks like: lengths, bursts, prefixes, predictability
+    threefold advise [MODEL] LOG... [flags]  a verdict for every lever, for that load on this machine
+    threefold tune [MODEL] LOG... [flags]  the advice, measured where it is open; writes a file for serve --config
+    threefold ladder [MODEL] [flags]       one at a time, batches, prefix cache, speculation: what each step gains
+    threefold bench serve|offline|envelope|step-load|steps|control|http [flags]
     threefold version
 
 Exit codes: 0 done; 1 a fault while running; 2 what was typed or configured cannot hold; 130 Ctrl-C.
@@ -141,6 +145,30 @@ def _bench(words: list[str]) -> int:
     return run_bench(words)
 
 
+def _profile(words: list[str]) -> int:
+    from threefold.advise.commands import run_profile
+
+    return run_profile(words)
+
+
+def _advise(words: list[str]) -> int:
+    from threefold.advise.commands import run_advise
+
+    return run_advise(words)
+
+
+def _tune(words: list[str]) -> int:
+    from threefold.advise.commands import run_tune
+
+    return run_tune(words)
+
+
+def _ladder(words: list[str]) -> int:
+    from threefold.advise.ladder_command import run_ladder
+
+    return run_ladder(words)
+
+
 def _helped(parsed: Parsed, command: str, synopsis: str, groups: Sequence[Group]) -> bool:
     if parsed.help_word is None:
         return False
@@ -164,5 +192,9 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "run": _run,
     "plan": _plan,
     "bench": _bench,
+    "profile": _profile,
+    "advise": _advise,
+    "tune": _tune,
+    "ladder": _ladder,
     "version": _version,
 }

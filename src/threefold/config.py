@@ -87,7 +87,7 @@ class SpeculationConfig:
     """Most drafts a row and step."""
     is_adaptive: bool = True
     """The controller decides how many drafts pay; False = always as many as proposed."""
-    prompt_lookup_min: int = 2
+    prompt_lookup_min: int = 1
     """Shortest n-gram match that may draft, tokens."""
     prompt_lookup_max: int = 8
     """Longest n-gram match looked for, tokens."""
@@ -187,6 +187,10 @@ class ServerConfig:
     """TLS key file."""
     ssl_certfile: str | None = None
     """TLS certificate file."""
+    record: str | None = None
+    """File to append a line to for every answer, for `threefold profile` and `advise`; None = no recording."""
+    record_content: str = "hashes"
+    """What a recording holds of prompts and answers: text, hashes or none."""
 
 
 def cache_folder() -> Path:

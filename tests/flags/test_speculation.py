@@ -72,7 +72,7 @@ def test_adaptive_can_be_turned_off() -> None:
 
 def test_one_lookup_bound_alone() -> None:
     assert parse_speculation({"prompt_lookup_max": 1}).prompt_lookup_min == 1
-    assert parse_speculation({"prompt_lookup_max": 4}).prompt_lookup_min == 2
+    assert parse_speculation({"prompt_lookup_max": 4}).prompt_lookup_min == SpeculationConfig().prompt_lookup_min
     assert parse_speculation({"prompt_lookup_min": 12}).prompt_lookup_max == 12
 
 

@@ -159,6 +159,11 @@ SERVER_FLAGS = (
          "no throughput lines", kind="switch"),
     Flag("enable-prompt-tokens-details", "server.enable_prompt_tokens_details", switch,
          "report cached prompt tokens in usage", kind="switch"),
+    Flag("record", "server.record", text, "append a line for every answer to a file that profile and advise read",
+         metavar="FILE"),
+    Flag("record-content", "server.record_content", choice("text", "hashes", "none"),
+         "of prompts and answers, record text (as token ids), hashes that tell what repeats (default), or none",
+         metavar="WHAT"),
     Flag("disable-fastapi-docs", "server.enable_docs", opposite, "do not serve /docs and /openapi.json", kind="switch"),
 )  # fmt: skip
 

@@ -26,6 +26,7 @@ from threefold.server.error_responses import reply_to
 from threefold.server.guard import Guard
 from threefold.server.prompts import PromptTokenizer
 from threefold.server.record import RequestMetrics
+from threefold.server.recording import NoRecorder, Recorder
 from threefold.server.state import ServerState, state_of
 from threefold.server.template import TemplateRenderer
 
@@ -39,13 +40,16 @@ class MethodError(CallerError):
     status = 405
 
 
-def create_app(client: Client, config: ServerConfig, *, chat_template: str | None = None) -> FastAPI:
+def create_app(
+    client: Client, config: ServerConfig, *, chat_template: str | None = None, recorder: Recorder | None = None
+) -> FastAPI:
     """The HTTP application in front of a running engine.
 
     Args:
         client: the engine's client.
         config: the server's configuration.
         chat_template: Jinja text in place of the model's own template.
+        recorder: writes down what was asked and answered; None = nobody does.
     """
     app = FastAPI(
         title=_TITLE,
@@ -55,7 +59,7 @@ def create_app(client: Client, config: ServerConfig, *, chat_template: str | Non
         openapi_url="/openapi.json" if config.enable_docs else None,
         lifespan=_lifespan,
     )
-    app.state.server = _state(client, config, chat_template)
+    app.state.server = _state(client, config, chat_template, recorder)
     app.include_router(routes.router)
     app.include_router(operations.router)
     for kind in (ThreefoldError, HTTPException, RequestValidationError, Exception):
@@ -69,7 +73,7 @@ def create_app(client: Client, config: ServerConfig, *, chat_template: str | Non
     return app
 
 
-def _state(client: Client, config: ServerConfig, chat_template: str | None) -> ServerState:
+def _state(client: Client, config: ServerConfig, chat_template: str | None, recorder: Recorder | None) -> ServerState:
     source = chat_template or client.tokenizer.chat_template
     renderer = TemplateRenderer(source, client.tokenizer.special_tokens) if source else None
     prompts = PromptTokenizer(client.tokenizer, client.info.vocab_size)
@@ -80,6 +84,7 @@ def _state(client: Client, config: ServerConfig, chat_template: str | None) -> S
         chats=ChatPrompts(prompts, renderer),
         renderer=renderer,
         metrics=RequestMetrics(client.info.max_model_len),
+        recorder=recorder or NoRecorder(),
     )
 
 

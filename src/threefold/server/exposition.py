@@ -176,6 +176,14 @@ class _Scrape(Collector):
         yield self._gauge(
             "threefold:speculation_gain_error", "Standard error of that estimate.", stats.speculation_gain_error
         )
+        by_drafter = GaugeMetricFamily(
+            "threefold:speculation_drafter_gain_ratio",
+            "The same for each drafter's drafts alone.",
+            labels=(*_LABELS, "drafter"),
+        )
+        for drafter, ratio in stats.gain_by.items():
+            by_drafter.add_metric((self._model, ENGINE, drafter), ratio)
+        yield by_drafter
         yield self._by_drafter("threefold:draft_tokens", "Draft tokens verified, by drafter.", stats.drafted_by)
         yield self._by_drafter(
             "threefold:accepted_draft_tokens", "Draft tokens accepted, by drafter.", stats.accepted_by

@@ -8,11 +8,13 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import uvicorn
 import uvloop
+from fastapi import FastAPI
 
 from threefold.config import EngineConfig, ServerConfig
 from threefold.errors import ConfigError
@@ -22,6 +24,7 @@ from threefold.server.engine_start import start_engine
 from threefold.server.http_protocol import bounded_protocol
 from threefold.server.listen import bind_socket, url_of
 from threefold.server.log_setup import set_up_logging
+from threefold.server.recording import FileRecorder, NoRecorder, Recorder
 from threefold.server.state import ServerState
 from threefold.server.stats_log import log_stats
 
@@ -62,13 +65,18 @@ def run_server(
     set_up_logging(server_config.log_format, server_config.log_level)
     _check_files(server_config)
     template = _template_text(engine_config.model.chat_template)
+    make_app = partial(create_app, config=server_config, chat_template=template, recorder=_recorder(server_config))
     listener = bind_socket(server_config)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_run(engine_config, server_config, template, listener, start_client))
+            return runner.run(_run(engine_config, server_config, make_app, listener, start_client))
     finally:
         if listener is not None:
             listener.close()
+
+
+def _recorder(config: ServerConfig) -> Recorder:
+    return NoRecorder() if config.record is None else FileRecorder(Path(config.record), config.record_content)
 
 
 class _HttpServer(uvicorn.Server):
@@ -92,14 +100,14 @@ class _HttpServer(uvicorn.Server):
 async def _run(
     engine_config: EngineConfig,
     config: ServerConfig,
-    template: str | None,
+    make_app: Callable[[Client], FastAPI],
     listener: socket.socket | None,
     start_client: StartClient,
 ) -> int:
     client = await start_client(engine_config)
     background: list[asyncio.Task[None]] = []
     try:
-        app = create_app(client, config, chat_template=template)
+        app = make_app(client)
         state: ServerState = app.state.server
         server = _HttpServer(_uvicorn_config(app, config), lambda: _announce(state, url_of(config, listener)))
         if config.log_stats_interval_s > 0:

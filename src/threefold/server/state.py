@@ -16,6 +16,7 @@ from threefold.server.call import Client
 from threefold.server.chat import ChatPrompts
 from threefold.server.prompts import PromptTokenizer
 from threefold.server.record import RequestMetrics
+from threefold.server.recording import NoRecorder, Recorder
 from threefold.server.template import TemplateRenderer
 
 DRAIN_RETRY_S = 5.0
@@ -37,6 +38,8 @@ class ServerState:
     """The chat template's worker, None when there is no template."""
     metrics: RequestMetrics
     """Measured on this side."""
+    recorder: Recorder = field(default_factory=NoRecorder)
+    """Writes down what was asked and answered, when that is wanted."""
     started_s: int = field(default_factory=lambda: int(time.time()))
     """Unix time."""
     is_draining: bool = False

@@ -56,8 +56,15 @@ def _speculation_line(before: EngineStats, now: EngineStats, num_drafts: int, se
         f"Drafted throughput: {drafted / seconds:.2f} tokens/s, "
         f"Accepted: {accepted} tokens, Drafted: {drafted} tokens, Per-position acceptance rate: {rates}, "
         f"Avg Draft acceptance rate: {_percent(accepted, drafted)}, "
-        f"Gain: {now.speculation_gain_ratio:.2f} ± {now.speculation_gain_error:.2f}"
+        f"Gain: {now.speculation_gain_ratio:.2f} ± {now.speculation_gain_error:.2f}{_by_drafter(now)}"
     )
+
+
+def _by_drafter(now: EngineStats) -> str:
+    """What each drafter earns, where there is more than one."""
+    if len(now.gain_by) < 2:
+        return ""
+    return " (" + ", ".join(f"{drafter} {ratio:.2f}" for drafter, ratio in sorted(now.gain_by.items())) + ")"
 
 
 def _percent(part: int, whole: int) -> str:

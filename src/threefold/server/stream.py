@@ -48,6 +48,7 @@ class CallResponse(Response):
         self._record = CallRecord(
             call, state.metrics, shows_cached=state.config.enable_prompt_tokens_details, clock=state.clock
         )
+        self._tape = state.recorder.tape(call)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  (ASGI's signature)
         """Run the call until it ends or its client leaves."""
@@ -72,11 +73,13 @@ class CallResponse(Response):
         finally:
             if end is not None:
                 self._record.close(end)
+                self._tape.close()
 
     async def _send_whole(self, pieces: AsyncIterator[OutputDelta], send: Send) -> None:
         answers: list[list[OutputDelta]] = [[] for _ in range(self._call.num_choices)]
         async for piece in pieces:
             self._record.note(piece)
+            self._tape.note(piece)
             check_not_failed(piece)
             answers[piece.index].append(piece)
         metrics = self._record.timings() if self._call.wants_metrics else UNSET
@@ -109,6 +112,7 @@ class CallResponse(Response):
 
     async def _send_frame(self, piece: OutputDelta, send: Send) -> None:
         self._record.note(piece)
+        self._tape.note(piece)
         frame = self._shape.frame(piece, self._record.usage() if self._call.wants_running_usage else UNSET)
         if frame:
             await send({"type": "http.response.body", "body": frame, "more_body": True})

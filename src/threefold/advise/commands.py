@@ -1,0 +1,220 @@
+"""`threefold profile`, `advise` and `tune`: from words to tables, a JSON file and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from threefold.advise.advise import Advice, Wishes, advise
+from threefold.advise.evaluate import Evaluator
+from threefold.advise.facts import MachineFacts, read_facts
+from threefold.advise.levers import Assumptions, Variant, base_variant, lever_variants
+from threefold.advise.log import read_logs
+from threefold.advise.logged import Log
+from threefold.advise.options import ADVISE_FLAGS, LOG_FLAGS, TUNE_FLAGS, AdviseOptions, LogOptions, TuneOptions
+from threefold.advise.portrait import Portrait, draw_portrait
+from threefold.advise.replay import Replay, replay
+from threefold.advise.tables import advice_lines, portrait_lines, verification_lines
+from threefold.advise.targets import parse_targets
+from threefold.advise.trace import Encoder, TokenizerLike, TraceRequest, to_trace
+from threefold.advise.tune import tune
+from threefold.advise.verify import Verifier, verify
+from threefold.bench.machine import provenance
+from threefold.bench.report import write_json, write_text
+from threefold.config import EngineConfig
+from threefold.errors import ConfigError
+from threefold.flags.configs import engine_config, fill, parse_command
+from threefold.flags.flag import Parsed
+from threefold.flags.table import ENGINE_FLAGS, GROUPS, MODEL_FLAGS
+from threefold.flags.usage import usage
+
+_ENGINE_GROUPS = tuple(group for group in GROUPS if group[0] not in ("Server", "File"))
+_PROFILE_GROUPS = (("Log", LOG_FLAGS), ("Model, for its tokenizer", MODEL_FLAGS))
+
+
+def run_profile(words: Sequence[str]) -> int:
+    """`threefold profile LOG…`: what a load looks like.
+
+    Raises:
+        OperatorError: what was typed cannot hold, or no log can be read.
+    """
+    parsed = parse_command(words, LOG_FLAGS + MODEL_FLAGS)
+    if parsed.help_word is not None:
+        print(usage("threefold profile", "LOG... [flags]", _PROFILE_GROUPS, parsed.help_word))
+        return 0
+    asked = fill("log", LogOptions(), parsed.assignments)
+    log = read_logs(_paths(parsed.positionals, "profile LOG…"))
+    _, _, portrait = _portrait(log, open_tokenizer(engine_config(parsed)), asked)
+    _show(portrait_lines(portrait))
+    if asked.json is not None:
+        write_json(Path(asked.json), portrait.to_dict())
+    return 0
+
+
+def run_advise(words: Sequence[str]) -> int:
+    """`threefold advise [MODEL] LOG…`: a verdict for every lever.
+
+    Raises:
+        OperatorError: what was typed cannot hold, no log can be read, or the model cannot be loaded.
+    """
+    parsed = parse_command(words, LOG_FLAGS + ADVISE_FLAGS + ENGINE_FLAGS)
+    if parsed.help_word is not None:
+        groups = (("Log", LOG_FLAGS), ("Advice", ADVISE_FLAGS), *_ENGINE_GROUPS)
+        print(usage("threefold advise", "[MODEL] LOG... [flags]", groups, parsed.help_word))
+        return 0
+    asked = fill("log", LogOptions(), parsed.assignments)
+    wanted = fill("advise", AdviseOptions(), parsed.assignments)
+    case = _case(parsed, asked, wanted, "advise [MODEL] LOG…")
+    lines, figures = case.lines(), case.figures()
+    if wanted.is_verified:
+        from threefold.advise.engine_measure import EngineMeasure
+
+        verifier = Verifier(EngineMeasure(case.loaded), case.trace, case.evaluator)
+        users = sorted({min(count, case.facts.max_num_seqs) for count in wanted.users})
+        cells = verify(verifier, base_variant(case.facts), case.levers, users, rounds=wanted.rounds, say=_say)
+        lines += verification_lines(cells)
+        figures["verification"] = [cell.to_dict() for cell in cells]
+    _show(lines)
+    if asked.json is not None:
+        write_json(Path(asked.json), {**provenance(["advise", *words]), **figures})
+    return 0
+
+
+def run_tune(words: Sequence[str]) -> int:
+    """`threefold tune [MODEL] LOG…`: advice, measured where it is open, written down for `serve --config`.
+
+    Raises:
+        OperatorError: as run_advise.
+    """
+    parsed = parse_command(words, LOG_FLAGS + ADVISE_FLAGS + TUNE_FLAGS + ENGINE_FLAGS)
+    if parsed.help_word is not None:
+        groups = (("Log", LOG_FLAGS), ("Advice", ADVISE_FLAGS), ("Result", TUNE_FLAGS), *_ENGINE_GROUPS)
+        print(usage("threefold tune", "[MODEL] LOG... [flags]", groups, parsed.help_word))
+        return 0
+    asked = fill("log", LogOptions(), parsed.assignments)
+    wanted = fill("advise", AdviseOptions(), parsed.assignments)
+    output = Path(fill("tune", TuneOptions(), parsed.assignments).output)
+    if wanted.machine is not None:
+        raise ConfigError("tune measures on the engine itself; leave --machine out")
+    case = _case(parsed, asked, wanted, "tune [MODEL] LOG…")
+    from threefold.advise.engine_measure import EngineMeasure
+
+    verifier = Verifier(EngineMeasure(case.loaded), case.trace, case.evaluator)
+    tuned = tune(verifier, case.advice, base_variant(case.facts), case.levers, rounds=wanted.rounds, say=_say)
+    header = [f"for {case.facts.model} on {case.facts.device}, by `threefold tune`"]
+    write_text(output, tuned.yaml(header), "--output")
+    _show([*case.lines(), *verification_lines(tuned.cells), *tuned.reasons, f"written: {output}"])
+    if asked.json is not None:
+        write_json(Path(asked.json), {**provenance(["tune", *words]), **case.figures(), "tuned": tuned.to_dict()})
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A log, a machine, and what is advised."""
+
+    loaded: Any
+    """The engine; None when the machine came from a file."""
+    facts: MachineFacts
+    trace: list[TraceRequest]
+    portrait: Portrait
+    evaluator: Evaluator
+    levers: list[Variant]
+    advice: Advice
+
+    def lines(self) -> list[str]:
+        """For the terminal."""
+        return [*portrait_lines(self.portrait), "", *advice_lines(self.advice)]
+
+    def figures(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "portrait": self.portrait.to_dict(),
+            "machine": self.facts.to_dict(),
+            "advice": self.advice.to_dict(),
+        }
+
+
+def _case(parsed: Parsed, asked: LogOptions, wanted: AdviseOptions, form: str) -> _Case:
+    """Read the log, measure the machine, judge every lever."""
+    targets = parse_targets(wanted.targets)
+    model, logs = _model_and_logs(parsed)
+    log = read_logs(_paths(logs, form))
+    config = engine_config(parsed, model)
+    tokenizer = open_tokenizer(config)
+    loaded, facts = _machine(wanted, config)
+    if wanted.has_answers_made:
+        from threefold.advise.answers import answer_all
+
+        log = answer_all(log, loaded, Encoder(tokenizer), asked.output_tokens, _say)
+    trace, replayed, portrait = _portrait(log, tokenizer, asked)
+    assumed = Assumptions(wanted.draft_ratio, wanted.draft_acceptance)
+    advice = advise(facts, trace, replayed, portrait, Wishes(wanted.concurrency, targets, assumed), say=_say)
+    evaluator = Evaluator(trace, replayed, draft_acceptance=assumed.draft_acceptance)
+    levers = lever_variants(facts, replayed.propose_ms, assumed)
+    return _Case(loaded, facts, trace, portrait, evaluator, levers, advice)
+
+
+def open_tokenizer(config: EngineConfig) -> TokenizerLike:
+    """The tokenizer of the model, without its weights."""
+    from threefold.models.checkpoint import open_checkpoint
+    from threefold.models.locate import locate_model
+    from threefold.text.tokenizer import Tokenizer
+
+    if config.model.tokenizer is not None:
+        return Tokenizer.from_path(Path(config.model.tokenizer))
+    facts = open_checkpoint(locate_model(config.model.model, config.model.revision)).tokenizer_facts
+    return Tokenizer.from_path(facts) if isinstance(facts, Path) else Tokenizer.from_gguf(facts)
+
+
+def _portrait(log: Log, tokenizer: TokenizerLike, asked: LogOptions) -> tuple[list[TraceRequest], Replay, Portrait]:
+    trace = to_trace(log, Encoder(tokenizer), output_tokens=asked.output_tokens)
+    replayed = replay(trace)
+    return trace, replayed, draw_portrait(log, trace, replayed, include_text=asked.include_text)
+
+
+def _machine(wanted: AdviseOptions, config: EngineConfig) -> tuple[Any, MachineFacts]:
+    """A loaded engine and its figures; from a file there is no engine, so nothing that needs one may be asked."""
+    if wanted.machine is not None:
+        if wanted.has_answers_made or wanted.is_verified:
+            raise ConfigError("--answer and --verify need the engine itself; leave --machine out")
+        return None, read_facts(Path(wanted.machine))
+    _say("loading the model and measuring what steps cost")
+    from threefold.advise.measured import measure_machine
+    from threefold.engine.build import load_engine
+
+    loaded = load_engine(config)
+    facts = measure_machine(loaded)
+    if wanted.save_machine is not None:
+        write_json(Path(wanted.save_machine), facts.to_dict())
+    return loaded, facts
+
+
+def _model_and_logs(parsed: Parsed) -> tuple[str | None, list[str]]:
+    """The first word is the model when it is no log: a folder, a GGUF file, or no file at all."""
+    words = parsed.positionals
+    if words and (len(words) > 1 or Path(words[0]).is_dir()) and _is_model(words[0]):
+        return words[0], words[1:]
+    return None, words
+
+
+def _is_model(word: str) -> bool:
+    path = Path(word)
+    return path.is_dir() or path.suffix == ".gguf" or not path.exists()
+
+
+def _paths(words: Sequence[str], form: str) -> list[Path]:
+    if not words:
+        raise ConfigError(f"no log is given: threefold {form}; JSON lines with request and response, or a recording")
+    return [Path(word) for word in words]
+
+
+def _show(lines: Sequence[str]) -> None:
+    print("\n".join(lines))
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

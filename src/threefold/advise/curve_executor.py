@@ -1,0 +1,121 @@
+"""A machine as the simulator knows it, and an executor that takes as long as that machine would.
+
+A step takes what the cost curve says for its shape, what drafting takes, and what the host adds. Tokens come from the
+log, drafts from its replay. Knows nothing about arrivals or latencies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from threefold.advise.traffic import SimRequest
+from threefold.cost import CostCurve, StepShape
+from threefold.step import RowPlan, RowResult, StepPlan, StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Time of a step that the curve does not have: planning, inputs, sampling, handing tokens over."""
+
+    step_ms: float = 0.0
+    """Of every step."""
+    row_ms: float = 0.0
+    """Of every row in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a load is simulated on."""
+
+    curve: CostCurve
+    """The truth about steps: never learned from, only read."""
+    num_blocks: int
+    """KV blocks."""
+    block_size: int = 16
+    host: Host = Host()
+    propose_ms: float = 0.0
+    """Time of asking a drafter for one row's draft."""
+    draft_ratio: float = 0.0
+    """A draft model's size over the model's; its forward passes take this share of the model's."""
+
+
+class _SimRow:
+    """A running request on the worker's side: its whole text, and the draft at hand."""
+
+    __slots__ = ("drafts", "known", "num_right", "prompt", "tokens")
+
+    def __init__(self, sim: SimRequest, tokens: list[int], known: int) -> None:
+        self.tokens = tokens
+        self.prompt = sim.source.num_prompt_tokens
+        self.drafts = sim.drafts
+        self.known = known
+        self.num_right = 0
+
+
+class CurveExecutor:
+    """Runs plans against a cost curve; its clock is the time that the steps would have taken.
+
+    Attributes:
+        clock_s: simulated seconds so far.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.clock_s = 0.0
+        self._machine = machine
+        self._texts: dict[int, tuple[SimRequest, list[int]]] = {}
+        self._rows: dict[int, _SimRow] = {}
+
+    def expect(self, request_id: int, sim: SimRequest, tokens: list[int]) -> None:
+        """A request is about to be added to the scheduler."""
+        self._texts[request_id] = sim, tokens
+
+    def forget(self, request_id: int) -> None:
+        """The request has ended."""
+        self._texts.pop(request_id, None)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Advance the clock by what the step costs; hand out the tokens that the log has."""
+        for request_id in plan.dropped:
+            self._rows.pop(request_id, None)
+        for new in plan.new_rows:
+            self._rows[new.request_id] = _SimRow(*self._texts[new.request_id], len(new.token_ids))
+        num_tokens = kv_tokens = num_asked = rounds = 0
+        results = []
+        rows = self._rows
+        for row_plan in plan.rows:
+            num_tokens += row_plan.num_new
+            kv_tokens += row_plan.num_computed + row_plan.num_new
+            result = _advance(rows[row_plan.request_id], row_plan)
+            results.append(result)
+            if row_plan.next_draft:
+                num_asked += 1
+                rounds = max(rounds, row_plan.next_draft)
+        machine = self._machine
+        forward_ms = machine.curve.forward_ms(StepShape(num_tokens, len(plan.rows), kv_tokens))
+        draft_ms = machine.propose_ms * num_asked
+        if machine.draft_ratio and num_asked:
+            asked = StepShape(num_asked, num_asked, kv_tokens * num_asked // len(plan.rows))
+            draft_ms += machine.draft_ratio * machine.curve.forward_ms(asked) * rounds
+        host_ms = machine.host.step_ms + machine.host.row_ms * len(plan.rows)
+        self.clock_s += (forward_ms + draft_ms + host_ms) / 1000
+        return StepResult(results, forward_ms=forward_ms, draft_ms=draft_ms)
+
+    def close(self) -> None:
+        """Forget all rows."""
+        self._rows.clear()
+
+
+def _advance(row: _SimRow, plan: RowPlan) -> RowResult:
+    """Drafts that the log agrees with, one token more, and the next draft."""
+    if not plan.wants_token:
+        return RowResult([])
+    num_accepted = min(row.num_right, plan.max_draft)
+    start = row.known
+    row.known = start + num_accepted + 1
+    row.num_right = 0
+    survival: tuple[float, ...] = ()
+    if plan.next_draft and row.drafts.num_right:
+        at = (row.known - row.prompt - 1) % len(row.drafts.num_right)
+        survival = row.drafts.survival[at][: plan.next_draft]
+        row.num_right = min(row.drafts.num_right[at], len(survival))
+    return RowResult(row.tokens[start : row.known], plan.max_draft, survival, "replay" if survival else "")

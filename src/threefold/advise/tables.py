@@ -1,0 +1,172 @@
+"""Portrait and advice for eyes, as lines for the terminal. Computes nothing."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from threefold.advise.advise import Advice
+from threefold.advise.ladder import LadderResult
+from threefold.advise.portrait import Portrait
+from threefold.advise.verdict import Verdict
+from threefold.advise.verify_cell import Cell, score
+
+_SIGNS = {True: "right", False: "wrong", None: "small"}
+_WIDTH = 400  # wider than any table: lines are cut by the terminal, not here
+
+
+def drawn(headers: Sequence[str], rows: Sequence[Sequence[str]], num_left: int = 1) -> list[str]:
+    """A table, the first columns of words, the others of figures."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, name in enumerate(headers):
+        table.add_column(name, justify="left" if index < num_left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console = Console(file=io.StringIO(), width=_WIDTH, color_system=None)
+    with console.capture() as captured:
+        console.print(table)
+    return [line.rstrip() for line in captured.get().splitlines() if line.strip()]
+
+
+def portrait_lines(portrait: Portrait) -> list[str]:
+    """The portrait."""
+    forms = ", ".join(f"{count} {form}" for form, count in portrait.forms.items())
+    lines = [f"{portrait.num_requests} requests ({forms})"]
+    if portrait.num_faults:
+        lines += [f"{portrait.num_faults} broken lines were passed over:", *(f"  {one}" for one in portrait.faults)]
+    lines += _arrival_lines(portrait.arrivals)
+    lines += drawn(
+        ["tokens", "mean", "p50", "p90", "p99", "max"],
+        [
+            [name, *(f"{spread[key]:.0f}" for key in ("mean", "p50", "p90", "p99", "max"))]
+            for name, spread in (("prompt", portrait.prompt_tokens), ("answer", portrait.output_tokens))
+        ],
+    )
+    if portrait.num_assumed_lengths:
+        lines.append(f"{portrait.num_assumed_lengths} answers are not in the log; their length is assumed")
+    lines += _prefix_lines(portrait.prefix)
+    mix = ", ".join(f"{word}: {share:.0%}" for word, share in portrait.temperature.items())
+    lines += [f"temperature  {mix}", f"structured   {portrait.structured_share:.0%} of requests"]
+    lines += _predictability_lines(portrait)
+    lines += [f"sample: {text!r}" for text in portrait.samples]
+    return lines
+
+
+def _arrival_lines(arrivals: dict[str, Any] | None) -> list[str]:
+    if arrivals is None:
+        return ["arrivals     the log has no times, or too few"]
+    shape = arrivals["gamma_shape"]
+    word = "bursty" if shape < 0.7 else "even" if shape > 1.5 else "as chance has it"
+    dispersion = ", ".join(f"{value:.1f} in {name} s" for name, value in arrivals["dispersion"].items() if value)
+    return [
+        f"arrivals     {arrivals['rate_rps']:.3g} requests/s over {arrivals['duration_s']:.0f} s, "
+        f"peak {arrivals['peak_rate_rps']:.3g}/s; {word} (gamma shape {shape:.2f}; "
+        f"dispersion {dispersion or 'unknown'})"
+    ]
+
+
+def _prefix_lines(prefix: dict[str, Any]) -> list[str]:
+    if not prefix["is_known"]:
+        return ["prefixes     the log has neither prompts nor block hashes"]
+    by_size = [f"{int(size):,} blocks {rate:.0%}" for size, rate in prefix["hit_rate_by_blocks"].items()]
+    return [
+        f"prefixes     {prefix['best_hit_rate']:.0%} of prompt tokens were seen before ({prefix['shared_tokens']:,})",
+        f"             found by an LRU cache of {', '.join(by_size[1:-1])}",
+    ]
+
+
+def _predictability_lines(portrait: Portrait) -> list[str]:
+    replayed = portrait.replay
+    if not replayed["num_sampled"]:
+        return ["drafts       the log has no answers to replay"]
+    rows = []
+    for kind, facts in {"all": None, **portrait.kinds}.items():
+        by_drafter = portrait.predictability if facts is None else facts["predictability"]
+        num = portrait.num_requests if facts is None else facts["num_requests"]
+        for drafter, known in by_drafter.items():
+            if known["num_requests"]:
+                curve = " ".join(f"{100 * share:3.0f}" for share in known["survival"])
+                rows.append([kind, drafter, str(num), f"{known['drafted_share']:.0%}", f"{known['mean_accepted']:.2f}",
+                             f"{known['tokens_a_step']:.2f}", curve])  # fmt: skip
+    headers = ["kind", "drafter", "requests", "drafted", "accepted", "tokens/step", "survival % at 1 … 8"]
+    return [
+        f"drafts       {replayed['num_sampled']} of {replayed['num_replayable']} answers replayed through the drafters",
+        *drawn(headers, rows, num_left=2),
+    ]
+
+
+def advice_lines(advice: Advice) -> list[str]:
+    """The verdicts, their reasons, and what to do."""
+    base = advice.base
+    lines = [
+        f"{advice.model} on {advice.device}",
+        f"judged at {advice.concurrency} users: {advice.concurrency_reason}",
+        f"as it is: {base['output_throughput']:.0f} tokens/s, TTFT p50 {base['p50_ttft_ms']:.0f} p90 "
+        f"{base['p90_ttft_ms']:.0f} ms, TPOT p50 {base['p50_tpot_ms']:.1f} p90 {base['p90_tpot_ms']:.1f} ms "
+        "(simulated: the real scheduler over this load, the measured cost curve in place of the model)",
+    ]
+    if advice.targets:
+        targets = ", ".join(f"{name} {limit:g} ms" for name, limit in advice.targets.items())
+        lines.append(f"targets (nine requests in ten): {targets}; " + ("; ".join(advice.missed) or "met as it is"))
+    rows = [_verdict_row(one) for one in advice.verdicts]
+    lines += drawn(["lever", "verdict", "tokens/s", "from … to", "TTFT", "TPOT"], rows, num_left=2)
+    lines += ["why:", *(f"  {one.lever}: {_why(one)}" for one in advice.verdicts)]
+    lines += ["max_num_seqs, with as many users:", *_knee_lines(advice)]
+    return [*lines, "what to do:", *(f"  {line}" for line in advice.summary)]
+
+
+def verification_lines(cells: Sequence[Cell]) -> list[str]:
+    """Predicted against measured."""
+    rows = [
+        [cell.lever, str(cell.users), str(cell.num_requests), f"{cell.predicted:+.0%}",
+         f"{cell.measured:+.0%} ± {100 * cell.spread:.0f}", _SIGNS[cell.is_sign_right],
+         "yes" if cell.is_close else "no", f"{cell.predicted_rate:.0f}", f"{cell.measured_rate:.0f}"]
+        for cell in cells
+    ]  # fmt: skip
+    headers = ["lever", "users", "requests", "predicted", "measured", "sign", "within 15", "tokens/s said", "was"]
+    return ["predicted against measured, on this machine:", *drawn(headers, rows), *score(cells)]
+
+
+def ladder_lines(result: LadderResult) -> list[str]:
+    """Every ladder, and what it comes to."""
+    lines = []
+    for ladder in result.ladders:
+        rows = [
+            [step.rung, f"{step.output_rate:.0f}", f"{step.gain:.2f} x", f"{step.total_gain:.2f} x",
+             f"{step.ttft_p50_ms:.0f}", f"{step.tpot_p50_ms:.1f}"]
+            for step in ladder.steps
+        ]  # fmt: skip
+        lines.append(f"{ladder.load}: {ladder.users} users, {ladder.num_requests} requests")
+        lines += drawn(["rung", "tokens/s", "gain", "in all", "TTFT p50 ms", "TPOT p50 ms"], rows)
+    lines += [f"{rung}: passed over: {why}" for rung, why in result.skipped.items()]
+    if result.is_cut:
+        lines.append("cut short: the budget is used up, or Ctrl-C; what was measured stands")
+    return [*lines, *result.conclusions]
+
+
+def _verdict_row(one: Verdict) -> list[str]:
+    span = f"{one.low:+.0%} … {one.high:+.0%}" if one.low is not None and one.high is not None else ""
+    word = f"{one.verdict} (estimate)" if one.is_estimate else one.verdict
+    return [one.lever, word, _share(one.change), span, _share(one.ttft_change), _share(one.tpot_change)]
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:+.0%}"
+
+
+def _why(one: Verdict) -> str:
+    return "; ".join(part for part in (one.reason, one.flips, one.costs and f"costs {one.costs}") if part)
+
+
+def _knee_lines(advice: Advice) -> list[str]:
+    rows = [
+        [str(one.max_num_seqs), f"{one.output_rate:.0f}", f"{one.ttft_p90_ms:.0f}", f"{one.tpot_p90_ms:.1f}",
+         "; ".join(one.missed)]
+        for one in advice.knee
+    ]  # fmt: skip
+    return drawn(["max_num_seqs", "tokens/s", "TTFT p90 ms", "TPOT p90 ms", "breaks"], rows)

@@ -1,0 +1,136 @@
+"""Settles by measurement what the advice leaves open: the knee, and which drafter; then says what to write down.
+
+Nothing is relaunched: every setting tried here can change on one loaded model. Knows engines by a protocol only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import yaml
+
+from threefold.advise.advise import Advice
+from threefold.advise.knee import KneePoint, find_knee, point_of
+from threefold.advise.levers import Variant
+from threefold.advise.verdict import LEAST_GAIN, UNKNOWN, Verdict
+from threefold.advise.verify import LIVE, Verifier
+from threefold.advise.verify_cell import BIG, Cell
+
+WAVES = 3
+"""Requests a user when the knee is measured."""
+
+
+@dataclass(slots=True)
+class Tuned:
+    """What was measured, and what came of it."""
+
+    points: list[KneePoint]
+    """Of the knee, by size."""
+    cells: list[Cell]
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Flags of `threefold serve` by name."""
+    reasons: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        cells = [cell.to_dict() for cell in self.cells]
+        return {**asdict(self), "cells": cells}
+
+    def yaml(self, header: Sequence[str]) -> str:
+        """A file that `serve --config` takes; reasons as comments."""
+        comments = "".join(f"# {line}\n" for line in (*header, *self.reasons))
+        return comments + (yaml.safe_dump(self.settings, sort_keys=False) if self.settings else "{}\n")
+
+
+def tune(
+    verifier: Verifier,
+    advice: Advice,
+    base: Variant,
+    variants: Sequence[Variant],
+    *,
+    rounds: int,
+    say: Callable[[str], None],
+) -> Tuned:
+    """Measure the knee around the one that was predicted, and the levers that the advice does not rule out.
+
+    Args:
+        verifier: measures.
+        advice: what was predicted.
+        base: the engine as it is.
+        variants: the levers.
+        rounds: measurements of each lever.
+        say: told of every measurement.
+    """
+    tuned = Tuned(_measured_knee(verifier, advice, base, say), [])
+    _settle_knee(tuned, base.settings.max_num_seqs)
+    verdicts = {one.lever: one for one in advice.verdicts}
+    for variant in variants:
+        if variant.name in LIVE and _is_open(verdicts[variant.name]):
+            cell = verifier.cell(base, variant, min(advice.concurrency, base.settings.max_num_seqs), rounds)
+            say(f"{cell.lever}: predicted {cell.predicted:+.0%}, measured {cell.measured:+.0%}")
+            tuned.cells.append(cell)
+    _settle_levers(tuned)
+    return tuned
+
+
+def _is_open(verdict: Verdict) -> bool:
+    """True when it may pay, or may hurt."""
+    if verdict.verdict == UNKNOWN or verdict.low is None or verdict.high is None:
+        return False
+    return verdict.high >= LEAST_GAIN or verdict.low <= -LEAST_GAIN
+
+
+def _measured_knee(verifier: Verifier, advice: Advice, base: Variant, say: Callable[[str], None]) -> list[KneePoint]:
+    """Half, once and twice the predicted knee, and on in a direction as long as the knee lies at that end."""
+    limit = base.settings.max_num_seqs
+    predicted = find_knee(advice.knee)[0] or advice.knee[0]
+    known: dict[int, KneePoint] = {}
+    wanted = {max(predicted.max_num_seqs // 2, 1), predicted.max_num_seqs, min(2 * predicted.max_num_seqs, limit)}
+    num = WAVES * min(4 * predicted.max_num_seqs, limit)
+    while wanted - known.keys():
+        for size in sorted(wanted - known.keys()):
+            known[size] = _measured_point(verifier, base, size, num, advice.targets)
+            say(f"max_num_seqs {size}: {known[size].output_rate:.0f} tokens/s, TPOT {known[size].tpot_p90_ms:.1f} ms")
+        knee, _ = find_knee(_ordered(known))
+        if knee is None or knee.max_num_seqs == min(known):
+            wanted.add(max(min(known) // 2, 1))
+        if knee is not None and knee.max_num_seqs == max(known):
+            wanted.add(min(2 * max(known), limit))
+    return _ordered(known)
+
+
+def _ordered(known: Mapping[int, KneePoint]) -> list[KneePoint]:
+    return [known[size] for size in sorted(known)]
+
+
+def _measured_point(verifier: Verifier, base: Variant, size: int, num: int, targets: Mapping[str, float]) -> KneePoint:
+    variant = replace(base, settings=replace(base.settings, max_num_seqs=size))
+    return point_of(size, verifier.measured(variant, size, num), targets)
+
+
+def _settle_knee(tuned: Tuned, current: int) -> None:
+    knee, why = find_knee(tuned.points)
+    if knee is None:
+        tuned.reasons.append(f"the targets cannot be met, {why}; max_num_seqs is left at {current}")
+        return
+    tuned.reasons.append(f"max_num_seqs {knee.max_num_seqs}: {knee.output_rate:.0f} tokens/s measured; {why}")
+    if knee.max_num_seqs != current:
+        tuned.settings["max-num-seqs"] = knee.max_num_seqs
+
+
+def _settle_levers(tuned: Tuned) -> None:
+    """The best drafter that was seen to pay; prefix caching off only where it hurts and was not expected to help."""
+    drafters = [cell for cell in tuned.cells if cell.lever != "prefix caching"]
+    best = max(drafters, key=lambda cell: cell.measured, default=None)
+    if best is not None and best.measured - best.spread >= LEAST_GAIN:
+        tuned.settings["spec-method"] = best.lever
+        tuned.reasons.append(f"{best.lever}: {best.measured:+.0%} tokens/s measured with {best.users} users")
+    elif best is not None:
+        tuned.reasons.append(f"no drafter was seen to pay with {best.users} users; adaptive speculation costs nothing")
+    for cell in tuned.cells:
+        is_hurting = cell.measured + cell.spread <= -BIG and cell.predicted < LEAST_GAIN
+        if cell.lever == "prefix caching" and is_hurting:
+            tuned.settings["enable-prefix-caching"] = False
+            tuned.reasons.append(f"prefix caching: {cell.measured:+.0%} tokens/s measured")
