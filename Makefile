@@ -15,8 +15,8 @@ test: $(VENV)/.installed-dev lint types unit
 check: test
 
 lint: $(VENV)/.installed-dev
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests scripts
+	$(BIN)/ruff format --check src tests scripts
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy

@@ -137,3 +137,30 @@ def test_random_weights_keep_activations_in_size() -> None:
     product = torch.randn(4, 512, generator=torch.Generator().manual_seed(0)) @ embedding.T
     assert product.std().item() == pytest.approx(1, rel=0.1)
     assert not torch.equal(embedding[0], embedding[4_194_301 // 512])
+
+
+def test_a_generator_makes_what_a_card_would_make_for_itself() -> None:
+    spec = replace(SPEC, has_qkv_bias=True, has_qk_norm=True, hidden_size=512)
+    make = DummyWeights(spec, 5)._by_generator(torch.bfloat16, torch.device("cpu"))
+    made = {name: make(name, shape) for name, shape in expected_shapes(spec).items()}
+    again = DummyWeights(spec, 5)._by_generator(torch.bfloat16, torch.device("cpu"))
+    for name, shape in reversed(expected_shapes(spec).items()):
+        assert tuple(made[name].shape) == shape
+        assert torch.equal(made[name], again(name, shape))
+        if name.endswith("norm.weight"):
+            assert torch.equal(made[name], torch.ones(shape, dtype=torch.bfloat16))
+        elif name.endswith(".weight"):
+            assert made[name].float().std().item() == pytest.approx(shape[1] ** -0.5, rel=0.05)
+    q = "model.layers.0.self_attn.q_proj.weight"
+    assert not torch.equal(
+        made[q], DummyWeights(spec, 6)._by_generator(torch.bfloat16, torch.device("cpu"))(q, (64, 512))
+    )
+    assert not torch.equal(made[q], made["model.layers.1.self_attn.q_proj.weight"])
+
+
+def test_numbers_of_a_cpu_stay_what_they_are() -> None:
+    """Figures and tests elsewhere stand on them."""
+    weights = dict(DummyWeights(SPEC, 0).read(torch.float32))
+    assert weights["model.embed_tokens.weight"][0, :3].tolist() == pytest.approx(
+        [-0.1353200, -0.1035208, 0.0985426], abs=1e-6
+    )

@@ -3,22 +3,27 @@
 Contract: the i-th of a row's n new tokens, with c tokens of context, stands at position p = c - n + i and sees the
 positions p - window + 1 .. p; softmax(q · k · scale) v, sums in float32; query heads share KV heads in groups.
 
-What depends on a step's rows alone is worked out once a step, in a plan, and serves every layer.
+What depends on a step's rows alone is worked out once a step, in a plan, and serves every layer. On a card the rows
+stay there: a plan is made from shapes and bounds, nothing is read back, so it may be captured into a graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 
-from threefold.kernels.bodies import is_native
+from threefold.kernels.bodies import is_native, is_triton
 from threefold.kernels.kv import KVCache
 from threefold.kernels.rotary import Heads
 from threefold.kernels.rows import Item, RowSpan, in_parts, longest_first, whole_items
+
+if TYPE_CHECKING:
+    from threefold.kernels.triton.attention import CardAttention
 
 _LOG2_E = 1.4426950408889634
 _NO_WINDOW = 1 << 40
@@ -26,14 +31,43 @@ _MIN_ITEMS = 12  # with fewer, a thread idles too long at the end: contexts are 
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionPlan:
-    """A step's rows, prepared for all layers that share a window."""
+class HostPlan:
+    """A step's rows, prepared for all layers that share a window; rows known on the host."""
 
     rows: list[RowSpan]
     block_tables: torch.Tensor  # [num_rows, max_blocks] int32
     items: torch.Tensor  # [num_items, fields of Item] int64
     states: torch.Tensor  # uint8, room for the states of contexts in parts
     parts_done: torch.Tensor  # [num_parts * num_kv_heads] int64, zero between calls
+
+
+@dataclass(frozen=True, slots=True)
+class CardPlan:
+    """A step's rows on a card, which alone knows them; rows without new tokens stand behind all others."""
+
+    row_starts: torch.Tensor  # [num_rows + 1] int32
+    context_lens: torch.Tensor  # [num_rows] int32
+    block_tables: torch.Tensor  # [num_rows, max_blocks] int32
+    num_live_rows: int  # rows that may have new tokens
+    max_decode: int  # longest row that split contexts serve, tokens; 0 = none
+    num_splits: int  # of each such row's context
+    has_prompts: bool  # whether there may be longer rows
+    shares: torch.Tensor  # [num_live_rows, max_decode, num_heads, num_splits, head_dim] float32; empty with one split
+    peaks: torch.Tensor  # [num_live_rows, max_decode, num_heads, num_splits] float32
+    totals: torch.Tensor  # as peaks
+
+    @property
+    def rows(self) -> list[RowSpan]:
+        """The rows, read back: for the reference alone."""
+        return _spans(self.row_starts, self.context_lens)
+
+
+AttentionPlan = HostPlan | CardPlan
+
+
+def _spans(row_starts: torch.Tensor, context_lens: torch.Tensor) -> list[RowSpan]:
+    starts = row_starts.tolist()
+    return [RowSpan(starts[i], starts[i + 1] - starts[i], n) for i, n in enumerate(context_lens.tolist())]
 
 
 def attend_reference(
@@ -51,7 +85,7 @@ def attend_reference(
     Returns:
         [num_tokens, num_heads, head_dim].
     """
-    out = torch.empty_like(queries)
+    out = torch.zeros_like(queries)  # tokens of no row stay zero
     for index, row in enumerate(plan.rows):
         num_blocks = -(-row.num_context // kv.block_size)
         context = kv.read(plan.block_tables[index, :num_blocks].long(), row.num_context)
@@ -76,6 +110,23 @@ def _visible(row: RowSpan, window: int | None, device: torch.device) -> torch.Te
     return is_seen if window is None else is_seen & (other > position - window)
 
 
+class StepBounds(NamedTuple):
+    """What the host knows of a step without reading its rows."""
+
+    num_tokens: int
+    """Tokens of the step, padding included."""
+    max_new: int
+    """No row has more new tokens."""
+    max_context: int
+    """No row has a longer context."""
+
+
+def _read_bounds(row_starts: torch.Tensor, context_lens: torch.Tensor) -> StepBounds:
+    rows = _spans(row_starts, context_lens)
+    longest = max((row.num_new for row in rows), default=0)
+    return StepBounds(sum(row.num_new for row in rows), longest, max((row.num_context for row in rows), default=0))
+
+
 class PagedAttention:
     """Attention by the fastest body for its heads; one object serves all layers that share a window."""
 
@@ -88,7 +139,12 @@ class PagedAttention:
         self._dtype = dtype
         self._device = device
         self._run: Callable[..., None] | None = None
-        if is_native(device, dtype, heads.head_dim // 2):
+        self._card: CardAttention | None = None
+        if is_triton(device, dtype):
+            from threefold.kernels.triton.attention import CardAttention
+
+            self._card = CardAttention(heads, scale, window)
+        elif is_native(device, dtype, heads.head_dim // 2):
             from threefold.kernels.native import attention as native
 
             self._run = native.attention_body(heads.head_dim, heads.group, dtype.itemsize)
@@ -96,20 +152,29 @@ class PagedAttention:
             self._max_item_tokens = native.item_tokens(heads.group)
             self._state_bytes = native.state_bytes(self._max_item_tokens * heads.group, heads.head_dim)
 
-    def plan(self, row_starts: torch.Tensor, context_lens: torch.Tensor, block_tables: torch.Tensor) -> AttentionPlan:
+    def plan(
+        self,
+        row_starts: torch.Tensor,
+        context_lens: torch.Tensor,
+        block_tables: torch.Tensor,
+        bounds: StepBounds | None = None,
+    ) -> AttentionPlan:
         """Prepare a step.
 
         Args:
             row_starts: [num_rows + 1] int32, first token of each row.
             context_lens: [num_rows] int32, new tokens included.
             block_tables: [num_rows, max_blocks] int32.
+            bounds: what a card may not read off the tensors; None = read them off, which waits for the card.
         """
-        starts, contexts = row_starts.tolist(), context_lens.tolist()
-        rows = [RowSpan(starts[i], starts[i + 1] - starts[i], context) for i, context in enumerate(contexts)]
+        if self._card is not None:
+            bounds = bounds or _read_bounds(row_starts, context_lens)
+            return self._card.plan(row_starts, context_lens, block_tables, bounds)
+        rows = _spans(row_starts, context_lens)
         items = self._items(rows) if self._run is not None else []
         num_parts = len(items) if any(item.num_parts > 1 for item in items) else 0
         num_counters = num_parts * self._heads.num_kv_heads
-        return AttentionPlan(
+        return HostPlan(
             rows=rows,
             block_tables=block_tables.contiguous(),
             items=torch.from_numpy(np.array(items, dtype=np.int64)),
@@ -134,13 +199,15 @@ class PagedAttention:
         Returns:
             [num_tokens, num_heads * head_dim].
         """
-        if self._run is not None and kv.has_vector_layout and kv.keys.dtype == self._dtype:
+        if self._card is not None and isinstance(plan, CardPlan):
+            return self._card(qkv, kv, plan)
+        if isinstance(plan, HostPlan) and self._run and kv.has_vector_layout and kv.keys.dtype == self._dtype:
             return self._native(self._run, qkv, kv, plan)
         width = self._heads.num_heads * self._heads.head_dim
         queries = qkv[:, :width].view(qkv.shape[0], -1, self._heads.head_dim)
         return attend_reference(queries, kv, plan, self._scale, self._window).flatten(1)
 
-    def _native(self, run: Callable[..., None], qkv: torch.Tensor, kv: KVCache, plan: AttentionPlan) -> torch.Tensor:
+    def _native(self, run: Callable[..., None], qkv: torch.Tensor, kv: KVCache, plan: HostPlan) -> torch.Tensor:
         heads, tables = self._heads, plan.block_tables
         width = heads.num_heads * heads.head_dim
         out = qkv.new_empty((qkv.shape[0], width))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from threefold.kernels.bodies import is_native
+from threefold.kernels.bodies import is_native, is_triton
 
 RmsNorm = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
 
@@ -36,6 +36,10 @@ def rms_norm(weight: torch.Tensor, eps: float) -> RmsNorm:
     """The fastest body for this weight: a function of (x [num_tokens, width], residual or None)."""
     if is_native(weight.device, weight.dtype, weight.shape[0]):
         return _native(weight, eps)
+    if is_triton(weight.device, weight.dtype):
+        from threefold.kernels.triton.norm import rms_norm_body
+
+        return rms_norm_body(weight, eps)
     return lambda x, residual: rms_norm_reference(x, residual, weight, eps)
 
 

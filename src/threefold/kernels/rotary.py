@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from threefold.kernels.bodies import is_native
+from threefold.kernels.bodies import is_native, is_triton
 from threefold.kernels.kv import KVCache
 from threefold.kernels.norm import rms_norm_reference
 
@@ -56,7 +56,7 @@ def rotate_and_store_reference(  # noqa: PLR0917 (an op's operands)
     Args:
         qkv: [num_tokens, heads.width], rotated in place.
         angles: [num_tokens, head_dim] float32, cos then sin.
-        slots: [num_tokens] int64.
+        slots: [num_tokens] int64; keys and values of tokens whose slot is negative are not stored.
         kv: where keys and values go.
         heads: how qkv divides.
         norms: of query and key heads; None = none.
@@ -76,6 +76,10 @@ def rotate_and_store_reference(  # noqa: PLR0917 (an op's operands)
 
 def rotate_and_store(heads: Heads, norms: HeadNorms | None, dtype: torch.dtype, device: torch.device) -> RotateAndStore:
     """The fastest body for these heads: a function of (qkv, angles, slots, kv)."""
+    if is_triton(device, dtype):
+        from threefold.kernels.triton.rotary import rotate_and_store_body
+
+        return rotate_and_store_body(heads, norms)
     if is_native(device, dtype, heads.head_dim // 2):
         native = _native(heads, norms, dtype)
 

@@ -10,14 +10,14 @@ from typing import Protocol
 
 import torch
 
-from threefold.kernels.attention import AttentionPlan, PagedAttention
+from threefold.kernels.attention import AttentionPlan, PagedAttention, StepBounds
 from threefold.kernels.kv import KVCache, allocate
 from threefold.kernels.rotary import HeadNorms, Heads, rotate_and_store
 from threefold.layers.linear import ColumnParallelLinear, RowParallelLinear
 from threefold.layers.norm import RMSNorm
 from threefold.parallel import Group, shard, single_group
 
-__all__ = ["Attention", "AttentionStep", "KVCache", "PagedAttention", "allocate_kv", "own_heads"]
+__all__ = ["Attention", "AttentionStep", "KVCache", "PagedAttention", "StepBounds", "allocate_kv", "own_heads"]
 
 
 class KVShape(Protocol):
@@ -69,7 +69,7 @@ class AttentionStep:
     """What a step's tokens mean to an attention layer."""
 
     angles: torch.Tensor  # [num_tokens, head_dim] float32, cos then sin
-    slots: torch.Tensor  # [num_tokens] int64
+    slots: torch.Tensor  # [num_tokens] int64; negative = not stored
     plan: AttentionPlan
 
 

@@ -11,6 +11,9 @@ import torch
 class Batch:
     """One step's tokens, rows one after another, no padding between them.
 
+    Behind them may be padding, for steps of fixed shapes: tokens whose slot is -1, rows that start where the real
+    tokens end. What is computed for padded tokens means nothing; max_new and max_context are then bounds.
+
         tokens      [ row 0 ....... | row 1 | row 2 ...... ]
         row_starts   0               s1      s2             num_tokens
 
@@ -19,7 +22,7 @@ class Batch:
 
     token_ids: torch.Tensor  # [num_tokens] int64
     positions: torch.Tensor  # [num_tokens] int64, position of each token in its own request
-    slots: torch.Tensor  # [num_tokens] int64, block id * block_size + offset: where the token's KV is written
+    slots: torch.Tensor  # [num_tokens] int64, block id * block_size + offset: where the token's KV goes; -1 = nowhere
     row_starts: torch.Tensor  # [num_rows + 1] int32, first token of each row
     context_lens: torch.Tensor  # [num_rows] int32, tokens of the row whose KV is valid after this step
     block_tables: torch.Tensor  # [num_rows, max_blocks] int32; entries beyond a row's blocks are any valid id

@@ -77,9 +77,11 @@ class OutputHead:
         assert embedding.weight is not None, "the embedding is loaded before the head is tied to it"
         self._product = product(embedding.weight, None)
 
-    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[n, hidden_size] -> [n, vocab_size] float32."""
+    def __call__(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """[n, hidden_size] -> [n, vocab_size] float32, in `out` where it is given."""
         assert self._product is not None, "the head was called before its weight was loaded"
+        if out is not None:
+            return out.copy_(self._group.all_gather(self._product(hidden)))
         return self._group.all_gather(self._product(hidden).float())
 
 

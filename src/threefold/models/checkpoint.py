@@ -53,17 +53,22 @@ class Checkpoint:
     generation_defaults: dict[str, float]
     """Sampling defaults that the model's makers recommend, by SamplingParams' names."""
 
-    def tensors(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, torch.Tensor]]:
-        """Each weight once, under canonical names, on the CPU, embedding and head first.
+    def tensors(
+        self, dtype: torch.dtype | None = None, device: torch.device | None = None
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each weight once, under canonical names, embedding and head first.
 
         Args:
             dtype: wanted type; None = the spec's. A tensor stored in it may be a view of the mapped file: copy it, or
                 keep the file.
+            device: where the weights will be used; None = the CPU. For a card they come from pinned memory or are made
+                there, where the source can do that, else from the CPU.
 
         Raises:
             ModelLoadError: a file became unreadable since it was opened.
         """
-        return self.source.read(DTYPES[self.spec.dtype] if dtype is None else dtype)
+        wanted = DTYPES[self.spec.dtype] if dtype is None else dtype
+        return self.source.read(wanted, torch.device("cpu") if device is None else device)
 
     @property
     def weights_bytes(self) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import torch
 
 from threefold.errors import ModelLoadError
-from threefold.layers.attention import Attention, AttentionStep, KVCache, PagedAttention, own_heads
+from threefold.layers.attention import Attention, AttentionStep, KVCache, PagedAttention, StepBounds, own_heads
 from threefold.layers.batch import Batch
 from threefold.layers.embedding import OutputHead, VocabParallelEmbedding
 from threefold.layers.mlp import GatedMLP
@@ -198,11 +198,10 @@ class Decoder:
         Returns:
             [num_logits, hidden_size] of the tokens whose logits are wanted, normed, ready for `logits`.
         """
-        angles = self._angles(batch.positions)
+        angles, bounds = self._angles(batch.positions), StepBounds(batch.num_tokens, batch.max_new, batch.max_context)
+        rows = batch.row_starts, batch.context_lens, batch.block_tables
         steps = {
-            window: AttentionStep(
-                angles, batch.slots, paged.plan(batch.row_starts, batch.context_lens, batch.block_tables)
-            )
+            window: AttentionStep(angles, batch.slots, paged.plan(*rows, bounds))
             for window, paged in self._paged.items()
         }
         hidden, residual = self._embedding(batch.token_ids), None
@@ -212,6 +211,6 @@ class Decoder:
         return self._norm(hidden[wanted], None if residual is None else residual[wanted])
 
     @torch.inference_mode()
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[n, hidden_size] -> [n, vocab_size] float32."""
-        return self._head(hidden)
+    def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """[n, hidden_size] -> [n, vocab_size] float32, in `out` where it is given."""
+        return self._head(hidden, out)

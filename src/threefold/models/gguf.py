@@ -168,8 +168,12 @@ class GgufWeights:
             known = ", ".join(kind.name for kind in _UNPACK)
             raise ModelLoadError(f"{self._file.path}: {name} is packed as {tensor.kind.name}; known types: {known}")
 
-    def read(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-        """Each weight once, unpacked to `dtype`."""
+    def read(
+        self,
+        dtype: torch.dtype,
+        device: torch.device | None = None,  # noqa: ARG002 (unpacked on the host, wherever it goes)
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each weight once, unpacked to `dtype`, on the CPU."""
         with self._file.path.open("rb") as data:
             for name, stored in self._names.items():
                 yield name, self._read(data, self._file.tensors[stored], dtype, self._is_permuted(name))

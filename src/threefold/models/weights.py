@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -21,19 +21,27 @@ from threefold.layers.buffers import fresh_tensor
 from threefold.models.fields import read_json_object
 from threefold.models.shapes import Shape, check_shapes, expected_shapes
 from threefold.models.spec import ModelSpec
+from threefold.models.upload import Stage
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 _FILE_NAME = re.compile(r"[\w.+ -]+\.safetensors")  # no slash: the index of a stranger stays in its folder
 _DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float32"}
+_CPU = torch.device("cpu")
+_BIAS_SCALE = 0.02
+_BOUND = math.sqrt(3)
+"""A uniform number in [-sqrt(3), sqrt(3)] has variance 1."""
 _RANDOM_TABLE = 4_194_301  # a prime, so that rows of common widths do not repeat each other
 
 
 class WeightSource(Protocol):
     """Anything that can hand out a model's weights."""
 
-    def read(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-        """Each weight once, by canonical name, on the CPU, in the given type; it may be a view of a mapped file."""
+    def read(self, dtype: torch.dtype, device: torch.device = _CPU) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each weight once, by canonical name, in the given type; it may be a view of a mapped file.
+
+        `device` is where it will be used. A source that comes there faster than by a copy brings it there.
+        """
         ...
 
 
@@ -63,13 +71,18 @@ class SafetensorsWeights:
         with _opened(self._file_of[name]) as file:
             return _DTYPES[file.get_slice(name).get_dtype()]
 
-    def read(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-        """Each weight once; a view of the mapped file when it is stored in `dtype`."""
+    def read(self, dtype: torch.dtype, device: torch.device = _CPU) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each weight once; on a CPU a view of the mapped file when it is stored in `dtype`."""
+        bring = Stage(device).upload if device.type == "cuda" else _in_host_memory
+        yield from ((name, bring(tensor, dtype)) for name, tensor in self._mapped())
+
+    def _mapped(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each weight as it is stored, a view of the file."""
         for name in self._expected:
             # Opened anew for each tensor: the mapping goes with its last view, so pages read do not pile up.
             with _opened(self._file_of[name]) as file:
                 tensor: torch.Tensor = file.get_tensor(name)
-            yield name, tensor if tensor.dtype == dtype else fresh_tensor(tuple(tensor.shape), dtype).copy_(tensor)
+            yield name, tensor
 
     def _check_file(self, path: Path) -> dict[str, Shape]:
         shapes: dict[str, Shape] = {}
@@ -83,6 +96,10 @@ class SafetensorsWeights:
                     known = ", ".join(_DTYPES)
                     raise ModelLoadError(f"{path}: {name} is stored as {part.get_dtype()}; known types: {known}")
         return shapes
+
+
+def _in_host_memory(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor if tensor.dtype == dtype else fresh_tensor(tuple(tensor.shape), dtype).copy_(tensor)
 
 
 def _opened(path: Path) -> safe_open:
@@ -124,24 +141,40 @@ class DummyWeights:
     """Seeded random weights: any shape of model without its file, for benchmarks and tests.
 
     Matrices have variance 1 / fan-in and norms are one, so activations keep their size through any number of layers.
-    Values come from one table of random numbers, begun at a place that the tensor's name gives: the same seed, name and
-    shape give the same tensor in any order, and gigabytes cost a copy rather than a random number each.
+    The same seed, name and shape give the same tensor in any order. On a CPU values come from one table of random
+    numbers, begun at a place that the tensor's name gives: gigabytes cost a copy rather than a random number each. A
+    card makes its own, other ones.
     """
 
     def __init__(self, spec: ModelSpec, seed: int) -> None:
         self._spec = spec
         self._seed = seed
 
-    def read(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-        """Each weight once, made when it is asked for."""
-        generator = torch.Generator().manual_seed(self._seed)
-        bound = math.sqrt(3)  # a uniform number in [-sqrt(3), sqrt(3)] has variance 1
-        table = torch.empty(_RANDOM_TABLE).uniform_(-bound, bound, generator=generator).to(dtype)
+    def read(self, dtype: torch.dtype, device: torch.device = _CPU) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each weight once, made when it is asked for, on a card on the card itself."""
+        make = self._from_table(dtype) if device.type == "cpu" else self._by_generator(dtype, device)
         for name, shape in expected_shapes(self._spec).items():
-            yield name, _dummy(name, shape, table)
+            yield name, make(name, shape)
+
+    def _from_table(self, dtype: torch.dtype) -> Callable[[str, Shape], torch.Tensor]:
+        generator = torch.Generator().manual_seed(self._seed)
+        table = torch.empty(_RANDOM_TABLE).uniform_(-_BOUND, _BOUND, generator=generator).to(dtype)
+        return lambda name, shape: _piece_of_table(name, shape, table)
+
+    def _by_generator(self, dtype: torch.dtype, device: torch.device) -> Callable[[str, Shape], torch.Tensor]:
+        generator = torch.Generator(device)
+
+        def make(name: str, shape: Shape) -> torch.Tensor:
+            if name.endswith("norm.weight"):
+                return torch.ones(shape, dtype=dtype, device=device)
+            generator.manual_seed(zlib.crc32(f"{self._seed} {name}".encode()))
+            bound = _BOUND * _scale(name, shape)
+            return torch.empty(shape, dtype=dtype, device=device).uniform_(-bound, bound, generator=generator)
+
+        return make
 
 
-def _dummy(name: str, shape: Shape, table: torch.Tensor) -> torch.Tensor:
+def _piece_of_table(name: str, shape: Shape, table: torch.Tensor) -> torch.Tensor:
     if name.endswith("norm.weight"):
         return torch.ones(shape, dtype=table.dtype)
     out = fresh_tensor((math.prod(shape),), table.dtype)
@@ -152,5 +185,9 @@ def _dummy(name: str, shape: Shape, table: torch.Tensor) -> torch.Tensor:
         out[num_done : num_done + len(piece)] = piece
         num_done += len(piece)
         begin = 0
-    scale = 0.02 if name.endswith(".bias") else shape[1] ** -0.5
-    return out.mul_(scale).view(shape)
+    return out.mul_(_scale(name, shape)).view(shape)
+
+
+def _scale(name: str, shape: Shape) -> float:
+    scale: float = _BIAS_SCALE if name.endswith(".bias") else shape[1] ** -0.5
+    return scale

@@ -7,16 +7,30 @@
 
 Tokens tied with the last one kept are kept too, so that the result does not depend on how a sort breaks ties. The
 inverse CDF runs in the order of token ids, and one uniform number decides: a draw is a function of the row and of
-nothing else. The torch body is the contract and runs on any device; `native.py` is the same for CPUs, much faster.
+nothing else. The torch body is the contract and runs on any device; `native.py` is the same for CPUs and
+`kernels/triton/draw.py` for cards, both much faster.
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from threefold.sample.native import Filters, draw_rows
+
+
+class DeviceFilters(NamedTuple):
+    """What narrows each row's choice, beside the logits; tensors are [num_rows]."""
+
+    top_k: torch.Tensor
+    """int32, 0 = all."""
+    top_p: torch.Tensor
+    """float32, 1 = all."""
+    min_p: torch.Tensor
+    """float32, 0 = all."""
 
 
 def draw(
@@ -41,7 +55,35 @@ def draw(
         rows = np.ascontiguousarray(logits.numpy())
         drawn: npt.NDArray[np.int64] = draw_rows(rows, temperature, filters, uniforms)
         return drawn
-    return draw_torch(logits, temperature, filters, uniforms)
+    device = logits.device
+    top_k = np.minimum(filters.top_k, logits.shape[1]).astype(np.int32)
+    on_device = DeviceFilters(*(_upload(array, device) for array in (top_k, filters.top_p, filters.min_p)))
+    tokens = draw_on_device(logits, _upload(temperature, device), on_device, _upload(uniforms, device))
+    drawn_ids: npt.NDArray[np.int64] = tokens.cpu().numpy()
+    return drawn_ids
+
+
+def draw_on_device(
+    logits: torch.Tensor, temperature: torch.Tensor, filters: DeviceFilters, uniforms: torch.Tensor
+) -> torch.Tensor:
+    """The same on a card, all tensors there, without waiting for it: may stand in a captured graph.
+
+    Args:
+        logits: [num_rows, vocab] float32. A row without a number that can be drawn gives any token of the vocabulary.
+        temperature: [num_rows] float32; 0 = the most likely token, whatever the filters.
+        filters: what narrows the choice.
+        uniforms: [num_rows] float64 in [0, 1).
+
+    Returns:
+        [num_rows] int64.
+    """
+    from threefold.kernels.triton.draw import draw_body
+
+    return draw_body(logits, temperature, filters.top_k, filters.top_p, filters.min_p, uniforms)
+
+
+def _upload(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
 
 
 def warm_up() -> None:

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from threefold.sample.draw import draw
+from threefold.kernels.argmax import most_likely_on_device
+from threefold.sample.draw import DeviceFilters, draw, draw_on_device
 from threefold.sample.logits import Window, transform
 from threefold.sample.logprobs import Choice, RawLogits
 from threefold.sample.native import Filters
@@ -40,8 +41,30 @@ class Wanted:
 
     rows: IntArray  # [num_rows] row in the sampling table
     first: list[int]  # [num_rows] index of the row's first logits
-    num_output: list[int]  # [num_rows] output tokens committed so far
+    num_output: list[int]  # [num_rows] output tokens before the first one wanted
     drafts: list[list[int]]  # [num_rows] drafts behind them
+    has_drafts: bool = True  # False = all of them are empty
+
+
+class Likely(NamedTuple):
+    """A token for each position, and its position's largest logit; on the logits' device."""
+
+    tokens: torch.Tensor
+    """[num_positions] int64."""
+    values: torch.Tensor
+    """[num_positions] float32, NaN where any logit is NaN."""
+    packed: torch.Tensor | None = None
+    """[2, num_positions or more] int32, both of them bit by bit, where they lie side by side already."""
+
+
+class Chosen(NamedTuple):
+    """Tokens drawn on the device, and what is needed to judge them once the host has them."""
+
+    likely: Likely
+    windows: list[Window]
+    """Rows with wishes about their logits."""
+    raw: RawLogits | None
+    """The logits of rows that want logprobs."""
 
 
 class Sampled(NamedTuple):
@@ -56,7 +79,7 @@ class Sampled(NamedTuple):
 
 
 class Sampler:
-    """Draws and verifies.
+    """Draws and verifies: `choose` is the device's part and waits for nothing, `judge` is the host's.
 
     Args:
         table: the rows' sampling parameters.
@@ -68,54 +91,86 @@ class Sampler:
         self._acceptance = acceptance
 
     def sample(self, logits: torch.Tensor, wanted: Wanted) -> list[Sampled]:
-        """Choose tokens for every row.
+        """Choose and judge at once; arguments and result are theirs."""
+        chosen = self.choose(logits, wanted)
+        return self.judge(chosen.likely.tokens.cpu().numpy(), chosen.likely.values.cpu().numpy(), chosen, wanted)
+
+    def choose(self, logits: torch.Tensor, wanted: Wanted, likely: Likely | None = None) -> Chosen:
+        """Draw a token at every position.
 
         Args:
             logits: [num_positions, vocab] float32; overwritten where requests have wishes about them.
             wanted: whose positions these are.
+            likely: the logits' most likely tokens, where they are known already.
+        """
+        table = self._table
+        if table.is_plain[wanted.rows].all():
+            return Chosen(likely or most_likely(logits), [], None)
+        raw = self._keep_raw(logits, wanted)
+        windows = self._windows(wanted)
+        if windows:
+            transform(logits, windows)
+            likely = None
+        likely = likely or most_likely(logits)
+        if table.is_sampled[wanted.rows].any():
+            likely = Likely(self._draw(logits, wanted, likely), likely.values)
+        return Chosen(likely, windows, raw)
+
+    def judge(self, tokens: IntArray, values: npt.NDArray[np.float32], chosen: Chosen, wanted: Wanted) -> list[Sampled]:
+        """What every row came to.
+
+        Args:
+            tokens: [num_positions] those drawn.
+            values: [num_positions] the largest logits.
+            chosen: what `choose` gave.
+            wanted: as there.
 
         Returns:
             One entry a row, in the order of wanted.rows.
         """
-        if self._table.is_plain[wanted.rows].all():
-            tokens, values = most_likely(logits)
-            return self._commit(tokens.tolist(), _faults(values), wanted)
-        raw = self._keep_raw(logits, wanted)
-        drawn, faults = self._draw(logits, wanted)
-        sampled = self._commit(drawn, faults, wanted)
-        return sampled if raw is None else self._with_logprobs(sampled, raw, wanted)
-
-    def _draw(self, logits: torch.Tensor, wanted: Wanted) -> tuple[list[int], dict[int, str]]:
-        windows = self._windows(wanted)
-        if windows:
-            transform(logits, windows)
-        tokens, values = most_likely(logits)
         faults = _faults(values)
-        for window in windows if faults else ():
+        for window in chosen.windows if faults else ():
             for position in range(window.first, window.first + len(window.drafts) + 1):
                 if values[position] == -np.inf:
                     faults[position] = NOTHING_LEFT
-        self._draw_sampled(logits, wanted, tokens, faults)
-        return tokens.tolist(), faults
+        if not faults and not wanted.has_drafts and chosen.raw is None:
+            return [Sampled([token_id], None, None) for token_id in tokens.tolist()]
+        sampled = self._commit(tokens.tolist(), faults, wanted)
+        return sampled if chosen.raw is None else self._with_logprobs(sampled, chosen.raw, wanted)
 
-    def _draw_sampled(self, logits: torch.Tensor, wanted: Wanted, tokens: IntArray, faults: dict[int, str]) -> None:
-        """Overwrite the tokens of rows with a temperature."""
+    def _draw(self, logits: torch.Tensor, wanted: Wanted, likely: Likely) -> torch.Tensor:
+        """[num_positions] int64: the most likely tokens, but drawn ones for rows with a temperature."""
         table = self._table
-        if not table.is_sampled[wanted.rows].any():
-            return
         num_positions = np.array([len(drafts) + 1 for drafts in wanted.drafts])
-        row_of = np.repeat(wanted.rows, num_positions)
+        rows = np.repeat(wanted.rows, num_positions)
         # first[i] is where row i's positions begin, so this counts 0, 1, 2, ... within each row.
-        ahead = np.arange(len(row_of)) - np.repeat(wanted.first, num_positions)
-        chosen = table.is_sampled[row_of]
-        chosen[list(faults)] = False
-        places = np.flatnonzero(chosen)
-        rows = row_of[places]
-        numbers = uniforms(table.seeds[rows], (np.repeat(wanted.num_output, num_positions) + ahead)[places])
-        if len(places) < len(row_of):
-            logits = logits[torch.from_numpy(places).to(logits.device)]
+        ahead = np.arange(len(rows)) - np.repeat(wanted.first, num_positions)
+        numbers = uniforms(table.seeds[rows], np.repeat(wanted.num_output, num_positions) + ahead)
+        if logits.device.type != "cpu":
+            return self._draw_on_device(logits, rows, numbers)
+        chosen = table.is_sampled[rows]
+        chosen[list(_faults(likely.values.numpy()))] = False
+        places = chosen.nonzero()[0]
+        rows = rows[places]
+        if len(places) < len(chosen):
+            logits = logits[torch.from_numpy(places)]
         filters = Filters(table.top_k[rows], table.top_p[rows], table.min_p[rows])
-        tokens[places] = draw(logits, table.temperature[rows], filters, numbers)
+        tokens = likely.tokens.numpy().copy()
+        tokens[places] = draw(logits, table.temperature[rows], filters, numbers[places])
+        return torch.from_numpy(tokens)
+
+    def _draw_on_device(self, logits: torch.Tensor, rows: IntArray, numbers: npt.NDArray[np.float64]) -> torch.Tensor:
+        """All positions at once, with one upload; a temperature of 0 takes the most likely token."""
+        table, num = self._table, len(rows)
+        room = -(-num // 4) * 4  # so that each column begins at a multiple of 16 bytes
+        columns = np.zeros((6, room), dtype=np.float32)  # the numbers' halves come first
+        columns[:2].reshape(-1).view(np.float64)[:num] = numbers
+        columns[2, :num] = np.where(table.is_sampled[rows], table.temperature[rows], 0.0)
+        columns[3, :num], columns[4, :num] = table.top_p[rows], table.min_p[rows]
+        columns[5].view(np.int32)[:num] = table.top_k[rows]
+        staged = torch.from_numpy(columns).pin_memory().to(logits.device, non_blocking=True)
+        filters = DeviceFilters(staged[5, :num].view(torch.int32), staged[3, :num], staged[4, :num])
+        return draw_on_device(logits[:num], staged[2, :num], filters, staged[:2].view(-1).view(torch.float64)[:num])
 
     def _windows(self, wanted: Wanted) -> list[Window]:
         return [
@@ -167,15 +222,14 @@ class Sampler:
         ]
 
 
-def most_likely(logits: torch.Tensor) -> tuple[IntArray, npt.NDArray[np.float32]]:
-    """The most likely token of each position and its logit, [num_positions] each; NaN where any logit is NaN."""
-    if logits.device.type == "cpu":
-        # numpy's argmax is several times faster than torch's on a CPU.
-        array = logits.numpy()
-        tokens = array.argmax(-1)
-        return tokens, array[np.arange(len(tokens)), tokens]
-    values, indices = logits.max(-1)
-    return indices.cpu().numpy(), values.cpu().numpy()
+def most_likely(logits: torch.Tensor) -> Likely:
+    """The most likely token of each position and its logit."""
+    if logits.device.type != "cpu":
+        return Likely(*most_likely_on_device(logits))
+    # numpy's argmax is several times faster than torch's on a CPU.
+    array = logits.numpy()
+    tokens = array.argmax(-1)
+    return Likely(torch.from_numpy(tokens), torch.from_numpy(array[np.arange(len(tokens)), tokens]))
 
 
 def _faults(values: npt.NDArray[np.float32]) -> dict[int, str]:

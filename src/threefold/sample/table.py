@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from threefold.sample.transforms import Transforms
 from threefold.step import NewRow
@@ -43,6 +44,7 @@ class SamplingTable:
         self.is_plain = np.ones(max_rows, dtype=np.bool_)
         self.num_logprobs = np.full(max_rows, -1, dtype=np.int64)
         self.transforms: list[Transforms | None] = [None] * max_rows
+        self._num_transforms = 0
 
     def set(self, row: int, new: NewRow) -> None:
         """Write a new row's parameters."""
@@ -57,12 +59,28 @@ class SamplingTable:
         self.is_sampled[row] = params.temperature >= GREEDY_TEMPERATURE and params.top_k != 1
         self.num_logprobs[row] = -1 if params.logprobs is None else params.logprobs
         transforms = Transforms(params, new.end_token_ids, new.token_ids, new.num_prompt_tokens)
-        self.transforms[row] = None if transforms.is_empty else transforms
+        self.clear(row)
+        if not transforms.is_empty:
+            self.transforms[row] = transforms
+            self._num_transforms += 1
         self.is_plain[row] = not self.is_sampled[row] and transforms.is_empty and params.logprobs is None
 
     def clear(self, row: int) -> None:
         """Forget what a row holds beside its array entries."""
+        self._num_transforms -= self.transforms[row] is not None
         self.transforms[row] = None
+
+    def observe_one(self, rows: npt.NDArray[np.int64], token_ids: npt.NDArray[np.int64]) -> None:
+        """Each of these rows committed one output token."""
+        if self._num_transforms:
+            for row, token_id in zip(rows.tolist(), token_ids.tolist(), strict=True):
+                self.observe(row, (token_id,))
+
+    def observe_many(self, rows: npt.NDArray[np.int64], token_ids: Sequence[Sequence[int]]) -> None:
+        """Each of these rows committed output tokens."""
+        if self._num_transforms:
+            for row, ids in zip(rows.tolist(), token_ids, strict=True):
+                self.observe(row, ids)
 
     def observe(self, row: int, token_ids: Sequence[int]) -> None:
         """A row committed these output tokens."""

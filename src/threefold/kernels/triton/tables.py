@@ -1,0 +1,56 @@
+"""Block sizes of the attention bodies for one H200: data, no code to speak of.
+
+`python -m threefold.bench.kernels_attention --sweep` measures them again.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class DecodeSizes(NamedTuple):
+    """How rows of few new tokens are served: memory-bound, so what counts is how many bytes are under way."""
+
+    block_n: int
+    """Context tokens a step of the loop takes."""
+    num_warps: int
+    num_stages: int
+    num_programs: int
+    """Contexts are split until there are so many programs: some for each multiprocessor."""
+
+
+class PromptSizes(NamedTuple):
+    """How rows of many new tokens are served: bound by the tensor cores."""
+
+    block_m: int
+    """Query heads times tokens a program takes."""
+    block_n: int
+    num_warps: int
+    num_stages: int
+
+
+_DECODE = {  # (padded head width, bytes of a number of the cache)
+    (64, 1): DecodeSizes(64, 4, 4, 1056),
+    (64, 2): DecodeSizes(64, 4, 4, 1056),
+    (128, 1): DecodeSizes(64, 4, 4, 1056),
+    (128, 2): DecodeSizes(64, 4, 3, 1056),
+}
+_PROMPT = {
+    (64, 1): PromptSizes(128, 64, 8, 3),
+    (64, 2): PromptSizes(128, 64, 8, 3),
+    (128, 1): PromptSizes(128, 64, 8, 3),
+    (128, 2): PromptSizes(128, 64, 8, 3),
+}
+_WIDE_DECODE = DecodeSizes(32, 4, 2, 1056)  # wide heads and float32: what fits into shared memory
+_WIDE_PROMPT = PromptSizes(64, 32, 4, 2)
+_NARROW = 64
+
+
+def decode_sizes(padded_width: int, kv_bytes: int) -> DecodeSizes:
+    """Sizes for heads of this padded width over a cache of kv_bytes a number."""
+    return _DECODE.get((max(padded_width, _NARROW), kv_bytes), _WIDE_DECODE)
+
+
+def prompt_sizes(padded_width: int, kv_bytes: int) -> PromptSizes:
+    """Sizes for heads of this padded width over a cache of kv_bytes a number."""
+    return _PROMPT.get((max(padded_width, _NARROW), kv_bytes), _WIDE_PROMPT)

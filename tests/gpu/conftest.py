@@ -1,0 +1,147 @@
+"""A whole engine over a small random decoder on the card, put together as engine/build.py does it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+
+from threefold.cache.manager import CacheManager
+from threefold.draft.policy import FixedDrafts, NoDrafts
+from threefold.engine.core import EngineCore
+from threefold.layers.attention import allocate_kv
+from threefold.models.decoder import Decoder
+from threefold.models.shapes import expected_shapes
+from threefold.models.spec import ModelSpec
+from threefold.request import Request, SamplingParams
+from threefold.runner.device import open_device
+from threefold.runner.drafting import Drafting
+from threefold.runner.executor import LocalExecutor
+from threefold.runner.graphs import CudaCapture, GraphLimits
+from threefold.runner.path import card_path
+from threefold.runner.rows import Rows
+from threefold.runner.runner import ModelRunner
+from threefold.runner.worker import Worker
+from threefold.sample.sampler import Sampler
+from threefold.sample.verify import ExactAcceptance
+from threefold.schedule.scheduler import Scheduler
+
+VOCAB, BLOCK, MAX_LEN = 1000, 16, 512
+
+
+@dataclass
+class CardEngine:
+    """An engine; requests run from their prompts to their ends."""
+
+    decoder: Decoder
+    dtype: torch.dtype
+    is_overlapped: bool = True
+    has_graphs: bool = True
+    drafters: list = field(default_factory=list)
+    num_drafts: int = 0
+    max_num_seqs: int = 64
+    num_blocks: int = 2048
+    max_num_batched_tokens: int = 1024
+
+    def __post_init__(self):
+        device = open_device("cuda")
+        card = device.torch_device
+        rows = Rows(self.max_num_seqs, MAX_LEN, BLOCK, max(self.num_drafts, 1))
+        self.kv = allocate_kv(self.decoder.spec, self.num_blocks, BLOCK, self.dtype, card)
+        self.runner = ModelRunner(self.decoder, self.kv)
+        self.path, self.report = card_path(
+            self.runner,
+            GraphLimits(self.max_num_seqs, self.num_drafts, MAX_LEN, VOCAB),
+            max_tokens=self.max_num_batched_tokens,
+            max_blocks=rows.block_tables.shape[1],
+            device=card,
+            capture=CudaCapture(card),
+        )
+        if not self.has_graphs:
+            self.path.forward._graphs.clear()
+        sampler = Sampler(rows.sampling, ExactAcceptance())
+        worker = Worker(self.runner, rows, sampler, Drafting(self.drafters, VOCAB), device, self.path)
+        self.scheduler = Scheduler(
+            CacheManager(self.num_blocks, BLOCK),
+            FixedDrafts(self.num_drafts) if self.num_drafts else NoDrafts(),
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+        )
+        self.core = EngineCore(
+            self.scheduler, LocalExecutor(worker), vocab_size=VOCAB, is_overlapped=self.is_overlapped
+        )
+
+    def run(self, prompts, wishes):
+        """Every request's deltas."""
+        deltas = {request_id: [] for request_id in range(len(prompts))}
+        for request_id, (prompt, wish) in enumerate(zip(prompts, wishes, strict=True)):
+            total = min(MAX_LEN, len(prompt) + wish.max_tokens)
+            self.core.add_request(Request(request_id, prompt, wish, max_total_tokens=total, end_token_ids=frozenset()))
+        while self.core.has_work:
+            for delta in self.core.step():
+                deltas[delta.request_id].append(delta)
+            self.scheduler.check_integrity()
+        return deltas
+
+    def answers(self, prompts, wishes):
+        """Every request's tokens."""
+        return [
+            [token for delta in deltas for token in delta.token_ids] for deltas in self.run(prompts, wishes).values()
+        ]
+
+
+@pytest.fixture(scope="session")
+def card_decoder():
+    made = {}
+
+    def make(dtype):
+        if dtype not in made:
+            spec = ModelSpec("tiny", VOCAB, 512, 4, 8, 4, 64, 1024, MAX_LEN, has_tied_head=True)
+            dice = torch.Generator().manual_seed(3)
+            decoder = Decoder(spec, dtype, torch.device("cuda", 0))
+            decoder.load(
+                (
+                    name,
+                    torch.ones(shape) if len(shape) == 1 else torch.randn(shape, generator=dice) * _spread(name, shape),
+                )
+                for name, shape in expected_shapes(spec).items()
+            )
+            made[dtype] = decoder
+        return made[dtype]
+
+    return make
+
+
+def _spread(name, shape):
+    return 1.0 if "embed" in name else 2 / math.sqrt(shape[1])
+
+
+@pytest.fixture
+def card_engine(card_decoder):
+    def make(dtype=torch.float32, **settings):
+        return CardEngine(card_decoder(dtype), dtype, **settings)
+
+    return make
+
+
+@pytest.fixture
+def mixed_prompts():
+    """64 prompts from one token to 300, a third of which repeat themselves."""
+    dice = np.random.default_rng(5)
+    prompts = [dice.integers(0, VOCAB, int(size)).tolist() for size in dice.integers(1, 300, 64)]
+    return [(prompt[:12] * 30)[: len(prompt)] if i % 3 == 0 else prompt for i, prompt in enumerate(prompts)]
+
+
+@pytest.fixture
+def mixed_wishes():
+    """Greedy and seeded draws with every filter, one of each kind in turn."""
+    kinds = [
+        {"temperature": 0.0},
+        {"temperature": 0.7, "seed": 1, "top_p": 0.9},
+        {"temperature": 1.0, "seed": 2, "top_k": 20},
+        {"temperature": 0.9, "seed": 3, "min_p": 0.05, "logit_bias": {5: 2.0}},
+    ]
+    return [SamplingParams(max_tokens=40, ignore_eos=True, **kinds[i % len(kinds)]) for i in range(64)]
