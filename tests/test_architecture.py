@@ -49,6 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine.options": {"flags.speculation"},
     "engine.llm": {"engine.answer", "engine.build", "engine.core", "engine.options", "engine.outputs", "text"},
     "engine.build": {"*"},
+    "engine.draft_pair": {"*"},
     "server": {"engine.client", "engine.outputs", "text"},
     "testing": {"engine.core", "schedule", "cache", "draft.controller"},
     "bench": {"*"},
@@ -69,6 +70,7 @@ TORCH_ROOMS = (
     "runner",
     "draft.draft_model",
     "engine.build",
+    "engine.draft_pair",
     "bench",
 )
 CUDA_FILES = ("runner/device.py", "runner/graphs.py", "kernels/triton/")

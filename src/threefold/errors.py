@@ -14,6 +14,7 @@
     │   ├── MemoryPlanError         the model and its cache do not fit
     │   └── DownloadError           the network or a checksum failed
     ├── OverloadedError             nobody: come back later: HTTP 503 with Retry-After
+    ├── StepMemoryError             nobody: the engine runs the step again with less in it
     ├── EngineDeadError             a supervisor, by restarting: HTTP 500, process exit code not 0
     └── RequestFailedError          us: this one request hit a fault inside the engine: HTTP 500
 
@@ -113,6 +114,10 @@ class OverloadedError(ThreefoldError):
     def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class StepMemoryError(ThreefoldError):
+    """A step asked the device for memory that is not there; nothing of it happened but that its rows were set up."""
 
 
 class EngineDeadError(ThreefoldError):

@@ -55,6 +55,8 @@ class EngineStats:
     """Estimated tokens per second with drafts over without, lately (gauge)."""
     speculation_gain_error: float = 0.0
     """Standard error of that estimate (gauge)."""
+    gain_by: dict[str, float] = field(default_factory=dict)
+    """speculation_gain_ratio of each drafter's drafts alone (gauge)."""
     drafted_by: dict[str, int] = field(default_factory=dict)
     """Drafts verified, by drafter."""
     accepted_by: dict[str, int] = field(default_factory=dict)

@@ -152,6 +152,12 @@ class SamplingParams:
         """True when the most likely token is always taken."""
         return self.temperature == 0.0
 
+    @property
+    def reads_history(self) -> bool:
+        """True when the output so far changes what may come next."""
+        has_penalty = self.frequency_penalty != 0.0 or self.presence_penalty != 0.0 or self.repetition_penalty != 1.0
+        return has_penalty or bool(self.bad_words_token_ids)
+
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise InvalidRequestError if a token id named anywhere lies outside [0, vocab_size)."""
         named: list[tuple[str, tuple[int, ...]]] = [

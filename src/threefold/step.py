@@ -61,6 +61,10 @@ class StepPlan:
     """Rows to set up first; each also appears in `rows`."""
     dropped: list[int] = field(default_factory=list)
     """Request ids whose rows the worker forgets before anything else (ended, aborted, preempted)."""
+    recalled: list[int] = field(default_factory=list)
+    """Request ids whose lent blocks are needed by others: a drafter forgets what it kept in them, right after that."""
+    lent: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Blocks that a drafter may keep its own KV in until they are recalled or the row leaves, by request id."""
 
     @property
     def num_tokens(self) -> int:
@@ -108,15 +112,36 @@ class StepResult:
     """Time of the forward pass, sampling and verification."""
     draft_ms: float = 0.0
     """Time spent proposing the next drafts."""
+    idle_ms: float = 0.0
+    """Time that the device had nothing to do before this step; 0 where it is not known."""
     num_draft_faults: int = 0
     """Drafters that raised or proposed nonsense; their rows went on without drafts."""
 
 
 class Executor(Protocol):
-    """Runs plans. The control half knows the tensor half by this alone."""
+    """Runs plans. The control half knows the tensor half by this alone.
+
+    Steps run in the order of their launch: each sees all that those before it wrote, and none of what comes behind. So
+    blocks may be given out anew as soon as a plan without their old owner can be launched.
+    """
+
+    def launch(self, plan: StepPlan) -> None:
+        """Begin a step. One more may be launched before it is collected, if it holds no drafts and none were asked.
+
+        A row of that second step whose last known token is still on its way is fed the token that the first one chooses
+        for it; where the row turns out to have ended, what it comes to means nothing.
+
+        Raises:
+            StepMemoryError: the device lacks memory. The plan's rows are dropped and set up, and nothing else happened.
+        """
+
+    def collect(self) -> StepResult:
+        """Wait for the oldest step that was launched. One row's fault is in its RowResult; an exception that is no
+        StepMemoryError means that the engine is dead.
+        """
 
     def run(self, plan: StepPlan) -> StepResult:
-        """Run one step. One row's fault is reported in its RowResult; an exception means the engine is dead."""
+        """Launch a step and wait for it."""
 
     def close(self) -> None:
         """Free what the executor holds; it is not used again."""

@@ -85,10 +85,10 @@ Breakage = Callable[[BlockPool, PrefixIndex, int], None]
 @pytest.mark.parametrize(
     ("breakage", "message"),
     [
-        (lambda pool, index, block: pool._free.append(block), "free 4 + cached 0 + held 1 is not 4"),
-        (lambda pool, index, block: pool._free.pop(), "free 2 + cached 0 + held 1 is not 4"),
+        (lambda pool, index, block: pool._free.append(block), "free 4 + cached 0 + held 1 + lent 0 is not 4"),
+        (lambda pool, index, block: pool._free.pop(), "free 2 + cached 0 + held 1 + lent 0 is not 4"),
         (lambda pool, index, block: pool.hold(block), "the counts of holders are not those of the requests"),
-        (lambda pool, index, block: index.publish(b"x", pool._free[0]), "a free block is findable"),
+        (lambda pool, index, block: index.publish(b"x", pool._free[0]), "a free or lent block is findable"),
         (lambda pool, index, block: pool._cached.update({pool._free.pop(): None}), "a cached block is not findable"),
     ],
 )

@@ -95,3 +95,34 @@ def test_a_request_may_leave_between_asking_and_answer() -> None:
     appetite.ask(1)
     appetite.end_step(StepShape(1, 1, 0), 13.0, 0.1)
     appetite.end_step(StepShape(512, 1, 512), 100.0, 0.0)  # a step of prompts alone
+
+
+def test_two_steps_at_once_are_kept_apart() -> None:
+    in_order, overlapped = started(3), started(3)
+    shape = StepShape(3, 3, 300)
+    asked: list[list[list[int]]] = []
+    for appetite in (in_order, overlapped):
+        lengths = [[appetite.ask(request_id) for request_id in range(3)]]
+        for _ in range(200):
+            if appetite is overlapped:
+                appetite.begin_step()
+                lengths.append([appetite.ask(request_id) for request_id in range(3)])
+                assert appetite.num_ending == 3
+            appetite.end_step(shape, 13.0, 2.0 * max(lengths[-1 - (appetite is overlapped)]))
+            if appetite is in_order:
+                lengths.append([appetite.ask(request_id) for request_id in range(3)])
+        asked.append(lengths)
+    plain, late = ([max(step) for step in lengths] for lengths in asked)
+    assert plain.count(0) > 150
+    assert abs(plain.count(0) - late.count(0)) < 20, "what costs and brings nothing is given up either way"
+
+
+def test_a_step_planned_ahead_is_asked_for_by_its_own_book() -> None:
+    appetite = started(2)
+    appetite.ask(0)
+    appetite.ask(1)
+    appetite.begin_step()
+    appetite.ask(0)
+    assert (appetite.num_ending, appetite.num_planned) == (2, 1)
+    appetite.end_step(StepShape(2, 2, 100), 13.0, 0.0)
+    assert (appetite.num_ending, appetite.num_planned) == (1, 1)

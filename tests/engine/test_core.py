@@ -153,7 +153,7 @@ def test_times_are_split_between_deciding_and_computing() -> None:
 
     stats = core.stats()
     assert stats.num_steps == 2
-    assert stats.step_s == 2 * 3.0, "four readings of a clock that goes on by a second each"
+    assert stats.step_s == 2 * 4.0, "plan, launch, wait and commit: one reading of the clock each"
     assert stats.schedule_s == 2 * 2.0
 
 
@@ -182,3 +182,83 @@ def test_reset_and_close() -> None:
     assert core.stats().num_cached_blocks == 0
     core.close()
     assert executor.is_closed
+
+
+def make_overlapped(executor: FakeExecutor, num_drafts: int = 0) -> EngineCore:
+    core = make_core(executor, num_drafts)
+    return EngineCore(core.scheduler, executor, vocab_size=VOCAB, is_overlapped=True)
+
+
+def test_overlapped_the_next_step_is_launched_before_the_result_is_known() -> None:
+    executor = FakeExecutor()
+    core = make_overlapped(executor)
+    core.add_request(make_request(0, [1, 2], max_total_tokens=5))
+    seen = []
+    while core.has_work:
+        seen.append((executor.num_steps, [delta.token_ids for delta in core.step()]))
+    answer = executor.model.answer([1, 2], max_total_tokens=5)
+    assert seen == [(0, [answer[:1]]), (2, [answer[1:2]]), (3, [answer[2:3]])]
+    assert executor.num_steps == 3, "a request that ends by length is not run once more"
+
+
+def test_overlapped_a_stop_token_costs_one_row_for_nothing() -> None:
+    executor = FakeExecutor()
+    core = make_overlapped(executor)
+    answer = executor.model.answer([1, 2], max_total_tokens=30)
+    end = answer[4]
+    request = Request(0, [1, 2], SamplingParams(), max_total_tokens=30, end_token_ids=frozenset({end}))
+    core.add_request(request)
+    seen = run(core)
+    assert [token for delta in seen[0] for token in delta.token_ids] == answer[: answer.index(end) + 1]
+    assert executor.num_steps == answer.index(end) + 2
+    assert core.stats().num_held_blocks == 0
+    assert core.step() == []
+
+
+@pytest.mark.parametrize("params", [{"logprobs": 0}, {"repetition_penalty": 1.1}, {"bad_words_token_ids": ((3,),)}])
+def test_overlapped_requests_that_need_the_last_token_wait_for_it(params: dict[str, object]) -> None:
+    executor = FakeExecutor()
+    core = make_overlapped(executor)
+    core.add_request(make_request(0, [1, 2], max_total_tokens=6, **params))
+    core.add_request(make_request(1, [1, 2, 3], max_total_tokens=6))
+    launched = []
+    while core.has_work:
+        core.step()
+        launched.append(executor.num_steps)
+    assert launched == [2, 3, 4, 4], "the next is launched when this one is committed, before anything is sent"
+
+
+@pytest.mark.parametrize("make", [make_core, make_overlapped])
+def test_a_step_without_memory_preempts_and_goes_on(make) -> None:  # type: ignore[no-untyped-def]
+    executor = FakeExecutor()
+    executor.max_step_tokens = 5
+    core = make(executor)
+    prompts = [[1, 2, 3], [4] * 7, [5] * 6, [6, 7]]
+    for request_id, prompt in enumerate(prompts):
+        core.add_request(make_request(request_id, prompt, max_total_tokens=12))
+    seen: dict[int, list[int]] = {}
+    for _ in range(500):
+        if not core.has_work:
+            break
+        for delta in core.step():
+            seen.setdefault(delta.request_id, []).extend(delta.token_ids)
+        core.scheduler.check_integrity()
+    assert seen == {i: executor.model.answer(prompt, max_total_tokens=12) for i, prompt in enumerate(prompts)}
+    assert core.stats().num_preemptions > 0
+
+
+@pytest.mark.parametrize("make", [make_core, make_overlapped])
+def test_a_request_that_finds_no_memory_alone_ends_alone(make) -> None:  # type: ignore[no-untyped-def]
+    executor = FakeExecutor()
+    core = make(executor)
+    core.add_request(make_request(0, [1, 2], max_total_tokens=12))
+    core.step()
+    executor.max_step_tokens = 0
+    deltas = [delta for _ in range(3) for delta in core.step()]
+    assert deltas[-1].finish_reason is FinishReason.ERROR
+    assert deltas[-1].error == "the device has no memory left for this request"
+    executor.max_step_tokens = None
+    core.add_request(make_request(1, [1, 2], max_total_tokens=12))
+    tokens = [token for delta in run(core)[1] for token in delta.token_ids]
+    assert tokens == executor.model.answer([1, 2], max_total_tokens=12)
+    assert core.stats().num_held_blocks == 0

@@ -179,18 +179,25 @@ class Engine:
     acceptance: object = field(default_factory=ExactAcceptance)
     max_model_len: int = 200
     policy: object = None
+    is_overlapped: bool = False
+    make_path: Callable = lambda runner, rows: None
     decoder: object = field(default_factory=HashDecoder)
     allocate: Callable = lambda num_blocks: [torch.zeros(num_blocks * BLOCK, dtype=torch.int64)]
+    draft_model: Callable = None  # from the KV pool to (drafter, tokens of its KV in a lent block)
 
     def __post_init__(self):
         device = CpuDevice(1)
+        kv = self.allocate(self.num_blocks)
+        model, lent_block_tokens = self.draft_model(kv) if self.draft_model else (None, 0)
         rows = Rows(self.max_num_seqs, self.max_model_len, BLOCK, max_draft=max(self.num_drafts, 1))
+        runner = ModelRunner(self.decoder, kv)
         worker = Worker(
-            ModelRunner(self.decoder, self.allocate(self.num_blocks)),
+            runner,
             rows,
             Sampler(rows.sampling, self.acceptance),
-            Drafting(self.drafters, VOCAB),
+            Drafting(self.drafters, VOCAB, model),
             device,
+            self.make_path(runner, rows),
         )
         policy = self.policy or (FixedDrafts(self.num_drafts) if self.num_drafts else NoDrafts())
         self.scheduler = Scheduler(
@@ -198,8 +205,11 @@ class Engine:
             policy,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
+            lent_block_tokens=lent_block_tokens,
         )
-        self.core = EngineCore(self.scheduler, LocalExecutor(worker), vocab_size=VOCAB)
+        self.core = EngineCore(
+            self.scheduler, LocalExecutor(worker), vocab_size=VOCAB, is_overlapped=self.is_overlapped
+        )
         self.deltas = {}
 
     def add(self, request_id, prompt, params, end=frozenset({END})):

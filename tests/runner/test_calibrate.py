@@ -10,7 +10,7 @@ from threefold.layers.attention import allocate_kv
 from threefold.models.decoder import Decoder
 from threefold.models.shapes import expected_shapes
 from threefold.models.spec import ModelSpec
-from threefold.runner.calibrate import CalibrationLimits, made_up_batch, measure_steps
+from threefold.runner.calibrate import CalibrationLimits, card_shapes, eager_step, made_up_batch, measure_steps
 from threefold.runner.device import CpuDevice
 
 SPEC = ModelSpec(
@@ -38,7 +38,7 @@ def decoder() -> Decoder:
 def test_readings_cover_single_rows_batches_and_chunks_and_make_a_curve(decoder: Decoder) -> None:
     kv = allocate_kv(SPEC, LIMITS.num_blocks, LIMITS.block_size, torch.float32, torch.device("cpu"))
 
-    readings = measure_steps(decoder, kv, CpuDevice(1), LIMITS)
+    readings = measure_steps(eager_step(decoder, kv), CpuDevice(1), LIMITS)
 
     shapes = [shape for shape, _ in readings]
     assert len(set(shapes)) == len(shapes)
@@ -51,7 +51,7 @@ def test_readings_cover_single_rows_batches_and_chunks_and_make_a_curve(decoder:
 def test_time_is_bounded(decoder: Decoder) -> None:
     kv = allocate_kv(SPEC, LIMITS.num_blocks, LIMITS.block_size, torch.float32, torch.device("cpu"))
 
-    assert 1 == len(measure_steps(decoder, kv, CpuDevice(1), LIMITS, max_s=0.0))
+    assert 1 == len(measure_steps(eager_step(decoder, kv), CpuDevice(1), LIMITS, max_s=0.0))
 
 
 def test_rows_use_slots_of_their_own_blocks_and_positions_at_the_end_of_the_context() -> None:
@@ -61,3 +61,31 @@ def test_rows_use_slots_of_their_own_blocks_and_positions_at_the_end_of_the_cont
     assert [17, 18, 19, 3 * 8 + 17, 3 * 8 + 18, 3 * 8 + 19] == batch.slots.tolist()
     assert [0, 3, 6] == batch.row_starts.tolist()
     assert [20, 20] == batch.context_lens.tolist()
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        CalibrationLimits(60_000, 16, 256, 8192, 32768),
+        CalibrationLimits(60_000, 16, 4096, 8192, 32768),
+        CalibrationLimits(9, 16, 5, 48, 100),
+        CalibrationLimits(1, 16, 1, 1, 3),
+    ],
+)
+def test_a_cards_shapes_are_distinct_and_within_the_limits(limits: CalibrationLimits) -> None:
+    shapes = list(card_shapes(limits))
+
+    assert len(set(shapes)) == len(shapes) >= 1
+    for num_rows, num_new, context in shapes:
+        assert 1 <= num_rows <= limits.max_num_seqs
+        assert 1 <= num_new <= context <= min(limits.max_model_len, limits.num_blocks * limits.block_size)
+        assert num_rows * num_new <= limits.max_num_batched_tokens
+
+
+def test_a_card_is_asked_about_every_number_of_drafts_and_the_largest_batch() -> None:
+    shapes = list(card_shapes(CalibrationLimits(60_000, 16, 256, 8192, 32768)))
+
+    assert {(rows, new) for rows in (1, 32, 256) for new in range(1, 10)} <= {(rows, new) for rows, new, _ in shapes}
+    assert (256, 1, 1024) in shapes
+    assert (1, 8192, 8192) in shapes
+    assert len(shapes) < 120

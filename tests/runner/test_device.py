@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from threefold.errors import ConfigError
-from threefold.runner.device import CpuDevice, num_usable_cores, open_device
+from threefold.runner.device import CpuDevice, CudaDevice, num_usable_cores, open_device
 
 
 @pytest.fixture(autouse=True)
@@ -78,3 +78,28 @@ def test_a_containers_limits_count(monkeypatch):
     device = CpuDevice(1)
     assert device.total_bytes() == 2**30
     assert device.free_bytes() <= 2**29
+
+
+def test_a_failed_allocation_is_told_from_other_faults():
+    device = CpuDevice(1)
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert device.is_out_of_memory(caught.value)
+    assert device.is_out_of_memory(MemoryError())
+    assert not device.is_out_of_memory(RuntimeError("shapes"))
+    assert not device.is_out_of_memory(ValueError("DefaultCPUAllocator: can't allocate memory"))
+
+
+def test_a_cards_failed_allocations_are_known_by_class_and_by_word():
+    is_out_of_memory = CudaDevice.is_out_of_memory
+    assert is_out_of_memory(None, torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"))
+    assert is_out_of_memory(None, RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"))
+    assert not is_out_of_memory(None, RuntimeError("CUDA error: an illegal memory access was encountered"))
+
+
+def test_work_is_timed():
+    device = CpuDevice(1)
+    done = []
+    assert device.time_ms(lambda: done.append(1)) >= 0
+    assert done == [1]
+    device.release_unused()

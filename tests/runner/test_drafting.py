@@ -126,3 +126,52 @@ def test_a_kind_of_fault_is_logged_once(caplog):
     assert desk.take_num_faults() == 5
     assert len(caplog.records) == 1
     assert "outside the vocabulary" in caplog.text
+
+
+class ScriptedModel(Scripted):
+    """The same with KV of its own."""
+
+    def lend(self, request_id, block_ids):
+        self._hear("lend", request_id, list(block_ids))
+
+    def recall(self, request_id):
+        self._hear("recall", request_id)
+
+
+def test_a_drafter_whose_word_came_true_is_preferred_to_one_that_promised_more():
+    boaster = Scripted("boaster", {1: sure(7, 7, survival=0.9)})
+    modest = Scripted("modest", {1: sure(1, 2, survival=0.6)})
+    desk = Drafting([boaster, modest], VOCAB)
+    assert desk.propose({1: 2})[1].drafter == "boaster"
+    for _ in range(20):
+        desk.observe(1, [1, 2])
+        chosen = desk.propose({1: 2})[1].drafter
+    assert chosen == "modest"
+
+
+def test_the_model_is_asked_where_the_others_are_likely_to_do_worse():
+    cheap = Scripted("cheap", {1: sure(1, 2, 3, survival=0.9)})
+    model = ScriptedModel("model", {1: sure(1, survival=0.5), 2: sure(4, survival=0.5)})
+    desk = Drafting([cheap], VOCAB, model)
+    desk.propose({1: 3, 2: 3})
+    desk.observe(1, [1, 2, 3, 4])
+    desk.observe(2, [4, 5])
+    model.heard.clear()
+
+    assert {key: proposal.drafter for key, proposal in desk.propose({1: 3, 2: 3}).items()} == {1: "cheap", 2: "model"}
+    assert [request_id for verb, request_id in model.heard if verb == "propose"] == [2]
+
+
+def test_loans_reach_the_model_and_its_faults_stay_its_own():
+    model = ScriptedModel("model", {1: sure(1)}, fails=[("lend", 2)])
+    desk = Drafting([], VOCAB, model)
+    for request_id in (1, 2):
+        desk.start(request_id, (4,), "")
+        desk.lend(request_id, (8, 9))
+    desk.recall(1)
+
+    assert ("lend", 1, [8, 9]) in model.heard
+    assert ("recall", 1) in model.heard
+    assert desk.take_num_faults() == 1
+    assert desk.propose({1: 1, 2: 1}).keys() == {1}
+    Drafting([Scripted()], VOCAB).lend(1, (8,))  # nobody keeps KV: nothing happens

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 
@@ -53,3 +54,41 @@ def test_a_full_row_has_room_for_drafts_that_length_will_cut_off(rows, new_row):
     rows.set_draft(row, [1, 2, 3])
     rows.append(row, [1, 2, 3, 4])
     assert rows.lengths[row] == 44
+
+
+def test_several_rows_at_once_are_as_one_after_another(rows, new_row):
+    ids = [rows.add(new_row(request_id, tuple(range(1, 3 + request_id)))) for request_id in range(3)]
+    one_by_one = rows.token_ids.copy()
+    lengths = rows.lengths.copy()
+    committed, drafts = [[7], [], [8, 9, 10]], [[11, 12], [13], []]
+    for row, tokens, draft in zip(ids, committed, drafts, strict=True):
+        start = int(lengths[row])
+        one_by_one[row, start : start + len(tokens) + len(draft)] = tokens + draft
+    rows.append_many(np.array(ids), committed)
+    rows.set_drafts(np.array(ids), drafts)
+    assert np.array_equal(rows.token_ids, one_by_one)
+    assert (rows.lengths - lengths)[ids].tolist() == [1, 0, 3]
+    assert rows.num_drafts[ids].tolist() == [2, 1, 0]
+    assert [rows.draft(row, 2) for row in ids[:1]] == [[11, 12]]
+
+
+def test_one_token_of_several_rows(rows, new_row):
+    ids = np.array([rows.add(new_row(request_id, (1, 2))) for request_id in range(2)])
+    rows.set_drafts(ids, [[5], [6]])
+    rows.append_one(ids, np.array([7, 8]))
+    assert rows.token_ids[ids, 2].tolist() == [7, 8]
+    assert rows.lengths[ids].tolist() == [3, 3]
+    assert rows.num_drafts[ids].tolist() == [0, 0]
+    assert rows.num_drops == 0
+    rows.drop(0)
+    assert rows.num_drops == 1
+
+
+def test_growth_names_the_entries_that_were_written(rows, new_row):
+    row = rows.add(new_row(1))
+    rows.grow(row, (3, 1))
+    rows.grow(row, (2,))
+    places, block_ids = rows.take_growth()
+    assert block_ids == [3, 1, 2]
+    assert rows.block_tables.reshape(-1)[places].tolist() == block_ids
+    assert rows.take_growth() == ([], [])

@@ -125,7 +125,7 @@ class SchedulingMachine(RuleBasedStateMachine):
         self.model = FakeModel(alphabet=range(4), end_token_id=END, ends_one_in=40)
         drafts = FakeDrafts(pick([0.0, 0.5, 0.8, 1.0]), is_ragged=pick([False, True]), seed=seed)
         self.fake = FakeExecutor(self.model, drafts=drafts)
-        self.policy = WilfulPolicy(pick([0, 1, 3, 6]), seed)
+        self.policy = WilfulPolicy(pick([0, 0, 1, 3, 6]), seed)
         self.cache = CacheManager(num_blocks, block_size, enable_prefix_caching=pick([True, True, False]))
         self.scheduler = Scheduler(
             self.cache,
@@ -134,10 +134,14 @@ class SchedulingMachine(RuleBasedStateMachine):
             max_num_batched_tokens=budget,
             long_prefill_token_threshold=pick([0, 1, 3, 8]),
             policy=pick(["fcfs", "priority"]),
+            lent_block_tokens=pick([0, block_size, 2 * block_size]),
             clock=self.tick,
         )
         executor = AuditedExecutor(self.fake, num_blocks, block_size, budget)
-        self.core = EngineCore(self.scheduler, executor, vocab_size=VOCAB, clock=self.tick)
+        self.is_overlapped = pick([False, True])
+        self.core = EngineCore(
+            self.scheduler, executor, vocab_size=VOCAB, is_overlapped=self.is_overlapped, clock=self.tick
+        )
         self.capacity = num_blocks * block_size
         self.now_s = 0.0
         self.lives: dict[int, Life] = {}
@@ -180,7 +184,7 @@ class SchedulingMachine(RuleBasedStateMachine):
         unfinished = self.unfinished()
         life = unfinished[choice % len(unfinished)]
         request_id = life.request.request_id
-        if kind == "abort":
+        if kind == "abort" or (kind == "abort during a step" and self.is_overlapped):  # one is always in flight then
             self.core.abort([request_id, 10**6])
             life.is_over = True
         elif kind == "break":

@@ -82,3 +82,36 @@ def test_a_block_written_by_another_is_noticed(executor: AuditedExecutor) -> Non
     executor.run(StepPlan([RowPlan(1, 0, 2, 0, (3,), True, 0)], [row(1, (8, 9))]))
     with pytest.raises(AssertionError, match="wrong KV at 0"):
         executor.run(StepPlan([RowPlan(0, 4, 1, 0, (0,), True, 0)]))
+
+
+def test_overlapped_steps_pass_and_read_what_is_on_its_way(executor: AuditedExecutor) -> None:
+    executor.launch(StepPlan([RowPlan(0, 0, 4, 0, (3, 5), True, 0)], [row(0, (1, 2, 3, 4))]))
+    executor.launch(StepPlan([RowPlan(0, 4, 1, 0, (1,), True, 0)]))
+    executor.collect()
+    executor.launch(StepPlan([RowPlan(0, 5, 1, 0, (), True, 0)]))
+    executor.collect()
+    assert len(executor.collect().rows[0].token_ids) == 1
+
+
+def test_overlapped_a_row_is_not_fed_what_nobody_chooses(executor: AuditedExecutor) -> None:
+    executor.launch(StepPlan([RowPlan(0, 0, 4, 0, (3, 5), True, 0)], [row(0, (1, 2, 3, 4))]))
+    with pytest.raises(AssertionError, match="more tokens than the row has"):
+        executor.launch(StepPlan([RowPlan(0, 4, 2, 0, (1,), True, 0)]))
+
+
+def test_overlapped_blocks_given_out_anew_are_read_as_what_they_hold(executor: AuditedExecutor) -> None:
+    executor.launch(StepPlan([RowPlan(0, 0, 4, 0, (3, 5), True, 0)], [row(0, (1, 2, 3, 4))]))
+    executor.launch(StepPlan([RowPlan(0, 4, 1, 0, (1,), True, 0)]))
+    executor.collect()
+    with pytest.raises(AssertionError, match="wrong KV at 2"):  # block 1 holds request 0's fifth token, on its way
+        executor.launch(StepPlan([RowPlan(1, 3, 1, 0, (3, 1), True, 0)], [row(1, (1, 2, 3, 4))], [0]))
+
+
+def test_three_steps_at_once_are_too_many(executor: AuditedExecutor) -> None:
+    for num in (0, 4):
+        executor.launch(
+            StepPlan([RowPlan(0, num, 4 if not num else 1, 0, (num, num + 1), True, 0)],
+                     [row(0, (1, 2, 3, 4))] if not num else [])
+        )  # fmt: skip
+    with pytest.raises(AssertionError, match="more than two"):
+        executor.launch(StepPlan([RowPlan(0, 5, 1, 0, (), True, 0)]))

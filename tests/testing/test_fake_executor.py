@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from threefold.errors import StepMemoryError
 from threefold.request import SamplingParams
 from threefold.step import NewRow, RowPlan, RowResult, StepPlan, TokenLogprobs
 from threefold.testing.fake_executor import FakeDrafts, FakeExecutor
@@ -127,3 +128,19 @@ def test_a_step_reports_the_time_it_pretends_to_take() -> None:
     assert executor.run(StepPlan([whole()], [new_row()])).forward_ms == 1.0
     executor.close()
     assert executor.is_closed
+
+
+def test_results_come_in_the_order_of_launches() -> None:
+    executor = FakeExecutor(step_s=0.002)
+    executor.launch(StepPlan([whole()], [new_row()]))
+    executor.launch(StepPlan([RowPlan(0, 4, 1, 0, (1,), True, 0)]))
+    assert [executor.collect().rows[0].token_ids for _ in range(2)] == [answer(2)[:1], answer(2)[1:]]
+
+
+def test_memory_that_is_not_there() -> None:
+    executor = FakeExecutor()
+    executor.max_step_tokens = 3
+    with pytest.raises(StepMemoryError, match="4 tokens"):
+        executor.launch(StepPlan([whole()], [new_row()]))
+    executor.max_step_tokens = 4
+    assert executor.run(StepPlan([whole()])).rows[0].token_ids == answer(1), "the row was set up"

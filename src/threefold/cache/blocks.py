@@ -1,16 +1,18 @@
-"""Block ids and who needs them. Every block is in exactly one of three states:
+"""Block ids and who needs them. Every block is in exactly one of four states:
 
     free      nobody holds it and nothing worth keeping is in it
     cached    nobody holds it, but its content is findable by hash; evicted least recently used first
     held      one or more requests hold it
+    lent      a drafter has it until somebody needs it (loans.py)
 
-Knows nothing about requests or tokens; the law of conservation, free + cached + held = total, is kept here.
+Knows nothing about requests or tokens; the law of conservation, free + cached + held + lent = total, is kept here.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
+from itertools import islice
 
 from threefold.cache.prefix import PrefixIndex
 
@@ -24,6 +26,7 @@ class BlockPool:
         self._free = list(range(num_blocks - 1, -1, -1))  # a stack; block 0 is handed out first
         self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
         self._num_holders = [0] * num_blocks
+        self._lent: set[int] = set()
 
     @property
     def num_available(self) -> int:
@@ -38,7 +41,17 @@ class BlockPool:
     @property
     def num_held(self) -> int:
         """Blocks that requests hold, a shared one counted once."""
-        return self.num_blocks - len(self._free) - len(self._cached)
+        return self.num_blocks - len(self._free) - len(self._cached) - len(self._lent)
+
+    @property
+    def num_free(self) -> int:
+        """Blocks with nothing in them that is worth keeping."""
+        return len(self._free)
+
+    @property
+    def num_lent(self) -> int:
+        """Blocks that drafters have until somebody needs them."""
+        return len(self._lent)
 
     def take(self, num_blocks: int) -> list[int]:
         """Blocks for new content, held once each; free ones first, then the least recently used cached ones.
@@ -55,6 +68,24 @@ class BlockPool:
             self._index.forget(block_id)
         self._num_holders[block_id] = 1
         return block_id
+
+    def lend(self, num_blocks: int) -> list[int]:
+        """Free blocks for a drafter, cached ones only when there are no free ones; so many are available."""
+        lent = self.take(num_blocks)
+        for block_id in lent:
+            self._num_holders[block_id] = 0
+        self._lent.update(lent)
+        return lent
+
+    def recall(self, block_ids: Iterable[int]) -> None:
+        """Lent blocks are free again."""
+        for block_id in block_ids:
+            self._lent.remove(block_id)
+            self._free.append(block_id)
+
+    def oldest_cached(self, num_blocks: int) -> list[int]:
+        """The cached blocks that would be evicted first."""
+        return list(islice(self._cached, num_blocks))
 
     def hold(self, block_id: int) -> None:
         """One more request holds a findable block."""
@@ -84,14 +115,17 @@ class BlockPool:
         free, cached = set(self._free), set(self._cached)
         held = {block_id for block_id, count in enumerate(self._num_holders) if count}
         checks = {
-            f"free {len(free)} + cached {len(cached)} + held {len(held)} is not {self.num_blocks}": (
-                len(self._free) + len(cached) + len(held) == self.num_blocks == len(free | cached | held)
+            f"free {len(free)} + cached {len(cached)} + held {len(held)} + lent {len(self._lent)} is not "
+            f"{self.num_blocks}": (
+                len(self._free) + len(cached) + len(held) + len(self._lent)
+                == self.num_blocks
+                == len(free | cached | held | self._lent)
             ),
             "the counts of holders are not those of the requests": (
                 all(count == holders[block_id] for block_id, count in enumerate(self._num_holders))
                 and all(0 <= block_id < self.num_blocks for block_id in holders)
             ),
             "a cached block is not findable": all(block_id in self._index for block_id in cached),
-            "a free block is findable": not any(block_id in self._index for block_id in free),
+            "a free or lent block is findable": not any(block_id in self._index for block_id in free | self._lent),
         }
         return [message for message, is_sound in checks.items() if not is_sound] + self._index.faults()

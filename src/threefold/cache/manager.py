@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from threefold.cache.blocks import BlockPool
+from threefold.cache.loans import Loans
 from threefold.cache.prefix import PrefixIndex, block_hash, root_hash
 from threefold.request import Request
 
@@ -21,6 +22,7 @@ class CacheManager:
 
     Attributes:
         block_size: tokens a block.
+        loans: blocks that drafters have until a request needs them.
     """
 
     def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool = True) -> None:
@@ -28,6 +30,7 @@ class CacheManager:
         self._has_prefix_cache = enable_prefix_caching
         self._index = PrefixIndex()
         self._pool = BlockPool(num_blocks, self._index)
+        self.loans = Loans(self._pool, self._index)
 
     @property
     def num_blocks(self) -> int:
@@ -36,8 +39,8 @@ class CacheManager:
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks that a request could get, the findable ones that nobody holds included."""
-        return self._pool.num_available
+        """Blocks that a request could get, the lent ones and the findable ones that nobody holds included."""
+        return self._pool.num_available + self._pool.num_lent
 
     @property
     def num_cached_blocks(self) -> int:
@@ -64,6 +67,7 @@ class CacheManager:
             self._extend_hashes(request, position + 1)
             block_id = self._index.find(request.block_hashes[position])
             if block_id is None:
+                self.loans.miss(request.block_hashes[position])
                 break
             self._pool.hold(block_id)
             request.block_ids.append(block_id)
@@ -83,8 +87,9 @@ class CacheManager:
         num_missing = -(-num_tokens // self.block_size) - len(request.block_ids)
         if num_missing <= 0:
             return ()
-        if num_missing + num_spare > self._pool.num_available:
+        if num_missing + num_spare > self.num_free_blocks:
             return None
+        self.loans.make_room(num_missing)
         taken = self._pool.take(num_missing)
         request.block_ids += taken
         return tuple(taken)
@@ -99,7 +104,8 @@ class CacheManager:
             self._index.publish(request.block_hashes[position], request.block_ids[position])
 
     def free(self, request: Request) -> None:
-        """Let go of all the request's blocks, the last first: the beginning of a prefix is evicted last."""
+        """Let go of all the request's blocks, the last first: the beginning of a prefix is evicted last; loans end."""
+        self.loans.end(request.request_id)
         self._pool.release(reversed(request.block_ids))
         request.block_ids.clear()
 

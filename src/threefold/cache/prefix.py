@@ -42,6 +42,10 @@ class PrefixIndex:
         """Block that holds this prefix's last block, None = nowhere."""
         return self._block_of.get(name)
 
+    def name_of(self, block_id: int) -> bytes:
+        """The name under which a findable block is found."""
+        return self._hash_of[block_id]
+
     def publish(self, name: bytes, block_id: int) -> None:
         """Make a full, computed block findable; the first block of equal content stays the one that is found."""
         if self._block_of.setdefault(name, block_id) == block_id:

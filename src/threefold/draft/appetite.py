@@ -6,7 +6,8 @@ n-grams. While that is next to nothing every request is asked for all it may hav
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,21 @@ class _RequestState:
         """Accepted drafts that an asking can be expected to bring, lately; hopeful at first."""
 
 
+class _StepAsking:
+    """Whom a planned step asks, and for how much more than pays."""
+
+    __slots__ = ("lengths", "probe_length", "probed")
+
+    def __init__(self, probed: int | None, probe_length: int) -> None:
+        self.lengths: dict[int, int] = {}
+        self.probed = probed
+        self.probe_length = probe_length
+
+    @property
+    def is_probing(self) -> bool:
+        return self.probed is not None or self.probe_length > 0
+
+
 class Appetite:
     """Settles, step by step, who is asked for drafts and how long they may be.
 
@@ -60,7 +76,7 @@ class Appetite:
         self._probed: int | None = None
         self._probe_length = 0
         self.is_probing = False
-        self._asking: dict[int, int] = {}
+        self._planned: deque[_StepAsking] = deque()  # steps that are not over yet, two where they overlap
         self._asked: dict[int, int] = {}
 
     def start(self, request_id: int, limit: int) -> None:
@@ -72,25 +88,38 @@ class Appetite:
         self._requests.pop(request_id, None)
         self._asked.pop(request_id, None)
 
+    def begin_step(self) -> None:
+        """Those asked from now on are asked by another step; only needed while the one before is not over."""
+        self._planned.append(_StepAsking(self._probed, self._probe_length))
+        self._probed, self._probe_length = None, 0
+
     def ask(self, request_id: int) -> int:
         """Length to ask the request for after the step being planned; called once for each row that commits."""
+        if not self._planned:
+            self.begin_step()
+        asking = self._planned[-1]
         state = self._requests[request_id]
-        length = self._probe_length or self._length
+        length = asking.probe_length or self._length
         if state.yielded < self._least_yield and (self._step + request_id) % ASK_AGAIN_STEPS:
             length = 0
-        if request_id == self._probed:
+        if request_id == asking.probed:
             length = self._max_draft
-        self._asking[request_id] = length = min(length, state.limit)
+        asking.lengths[request_id] = length = min(length, state.limit)
         return length
 
     @property
     def num_planned(self) -> int:
         """Rows that commit a token in the step being planned."""
-        return len(self._asking)
+        return len(self._planned[-1].lengths) if self._planned else 0
+
+    @property
+    def num_ending(self) -> int:
+        """Rows that commit a token in the oldest step that is not over."""
+        return len(self._planned[0].lengths) if self._planned else 0
 
     def expected_ms(self) -> float:
-        """What this step's asking is expected to cost."""
-        return self._cost.draft_ms(*self._totals())
+        """What the asking of the step being planned is expected to cost."""
+        return self._cost.draft_ms(*_totals(self._planned[-1].lengths if self._planned else {}))
 
     def learn(self, request_ids: Sequence[int], survival: FloatArray) -> None:
         """These rows have drafts at hand, with this survival [num_rows, max_draft], 0 where there is none."""
@@ -101,7 +130,7 @@ class Appetite:
         self._yield.learn(lengths, survival)
 
     def end_step(self, plain_shape: StepShape, step_ms: float, draft_ms: float) -> None:
-        """A step is over; decide for the next.
+        """The oldest step is over; decide for the next to be planned.
 
         Args:
             plain_shape: the step without its drafts.
@@ -110,13 +139,14 @@ class Appetite:
         """
         self._learn_misses()
         self._budget.earn(step_ms)
-        self._cost.observe_draft(*self._totals(), draft_ms)
-        committing = list(self._asking)
-        self._asked = {key: length for key, length in self._asking.items() if length and key in self._requests}
-        self._asking = {}
+        asking = self._planned.popleft() if self._planned else _StepAsking(None, 0)
+        lengths = asking.lengths
+        self._cost.observe_draft(*_totals(lengths), draft_ms)
+        self._asked = {key: length for key, length in lengths.items() if length and key in self._requests}
         self._step += 1
-        if committing:
-            self._settle(committing, plain_shape)
+        if lengths:
+            self.is_probing = asking.is_probing
+            self._settle(list(lengths), plain_shape)
 
     def _learn_misses(self) -> None:
         """Those asked of whom nothing came."""
@@ -128,18 +158,12 @@ class Appetite:
         self._yield.miss(self._asked.values())
         self._asked.clear()
 
-    def _totals(self) -> tuple[int, int, int]:
-        """Rows asked, tokens asked for, and the longest draft asked for."""
-        lengths = self._asking.values()
-        return len(lengths) - list(lengths).count(0), sum(lengths), max(lengths, default=0)
-
     def _settle(self, committing: Sequence[int], plain_shape: StepShape) -> None:
         """Expect the next step to be like the one that is over, but for its prompts."""
         num_rows = len(committing)
         kv_tokens = plain_shape.kv_tokens * num_rows // max(plain_shape.num_rows, 1)
         shape = StepShape(num_rows, num_rows, kv_tokens)
         plain_ms = self._cost.forward_ms(shape)
-        self.is_probing = self._probed is not None or self._probe_length > 0
         self._probed, self._probe_length = None, 0
         if self._cost.draft_ms(num_rows, num_rows * self._max_draft, self._max_draft) <= CHEAP_SHARE * plain_ms:
             self._length, self._least_yield, self._num_rows = self._max_draft, 0.0, 0
@@ -164,3 +188,9 @@ class Appetite:
             if self._budget.spend(self._cost.draft_ms(num_rows, num_rows * length, length) - now_ms):
                 self._probe_length = length
                 return
+
+
+def _totals(asked: Mapping[int, int]) -> tuple[int, int, int]:
+    """Rows asked, tokens asked for, and the longest draft asked for."""
+    lengths = asked.values()
+    return len(lengths) - list(lengths).count(0), sum(lengths), max(lengths, default=0)

@@ -15,7 +15,7 @@ from threefold.cost import CostCurve, StepShape
 from threefold.draft.acceptance import Acceptance
 from threefold.draft.admit import admit
 from threefold.draft.appetite import Appetite
-from threefold.draft.gain import Gain, StepGain
+from threefold.draft.gain import Gain, StepGain, Verified
 from threefold.draft.policy import DraftPolicy, FixedDrafts, NoDrafts, RowDraft
 from threefold.draft.probe import Prober
 
@@ -43,8 +43,7 @@ class Controller:
         self._appetite = Appetite(cost, max_draft)
         self._gain = Gain()
         self._prober = Prober()
-        self._num_drafted = 0
-        self._num_accepted = 0
+        self._verified: dict[str, Verified] = {}  # by drafter, of the step that is being committed
 
     @property
     def gain_ratio(self) -> float:
@@ -55,6 +54,11 @@ class Controller:
     def gain_error(self) -> float:
         """Standard error of gain_ratio."""
         return self._gain.error
+
+    @property
+    def gain_by_drafter(self) -> dict[str, float]:
+        """gain_ratio of each drafter's drafts alone."""
+        return self._gain.by_drafter
 
     def start(self, request_id: int, limit: int) -> None:
         """Begin without a past; a request with limit 0 is never asked for drafts."""
@@ -77,21 +81,26 @@ class Controller:
                 counts[i] = count
         return counts
 
+    def begin_ahead(self) -> None:
+        """Keep the two steps' askings apart."""
+        self._appetite.begin_step()
+
     def appetite(self, request_id: int) -> int:
         """How long a draft to ask for; 0 while it would not pay, apart from probes."""
         return self._appetite.ask(request_id)
 
-    def observe(self, request_id: int, drafter: str, num_drafted: int, num_accepted: int) -> None:  # noqa: ARG002
+    def observe(self, request_id: int, drafter: str, num_drafted: int, num_accepted: int) -> None:
         """Learn from a verification."""
-        self._num_drafted += num_drafted
-        self._num_accepted += num_accepted
+        drafted, accepted = self._verified.get(drafter, (0, 0))
+        self._verified[drafter] = Verified(drafted + num_drafted, accepted + num_accepted)
         self._acceptance.observe(request_id, num_drafted, num_accepted)
 
     def observe_step(self, shape: StepShape, forward_ms: float, draft_ms: float, num_committed: int) -> None:
         """Learn what the step cost and earned; a step without a time (a fake executor's) teaches nothing."""
-        num_drafted, num_accepted = self._num_drafted, self._num_accepted
-        self._num_drafted = self._num_accepted = 0
-        num_rows = self._appetite.num_planned
+        verified, self._verified = self._verified, {}
+        num_drafted = int(sum(drafts.num_drafted for drafts in verified.values()))
+        num_accepted = int(sum(drafts.num_accepted for drafts in verified.values()))
+        num_rows = self._appetite.num_ending
         plain_shape = shape._replace(num_tokens=shape.num_tokens - num_drafted)
         self._appetite.end_step(plain_shape, forward_ms + draft_ms, draft_ms)
         self._prober.earn(forward_ms + draft_ms)
@@ -108,7 +117,8 @@ class Controller:
                 prompt_ms=forward_ms - decode_ms,
                 plain_committed=num_committed - num_accepted,
                 plain_decode_ms=plain_ms * forward_ms / predicted_ms,
-            )
+            ),
+            verified,
         )
         self._cost.observe(shape, forward_ms)
 

@@ -35,3 +35,13 @@ class Drafter(Protocol):
 
     def stop(self, request_id: int) -> None:
         """The request left (ended, aborted or preempted); forget what is its own."""
+
+
+class KVDrafter(Drafter, Protocol):
+    """A drafter that keeps KV of its own, in blocks that the target's cache lends it."""
+
+    def lend(self, request_id: int, block_ids: Sequence[int]) -> None:
+        """These blocks of the target's cache may hold the request's KV, after those lent before."""
+
+    def recall(self, request_id: int) -> None:
+        """All blocks lent for the request are somebody else's now; an unknown request is ignored."""

@@ -6,11 +6,15 @@ are owed by the tokens that follow them, so each committed token carries the sam
 
     ms a token, with drafts     (decode_ms + prompt_ms) / committed
     ms a token, without         plain_decode_ms / plain_committed + prompt_ms / committed
+
+What each drafter earns is the same with its own accepted drafts alone, and of the time that drafts cost its share by
+the number verified.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 MEMORY_STEPS = 300.0
@@ -34,17 +38,32 @@ class StepGain(NamedTuple):
     """Decode time without drafts."""
 
 
+class Verified(NamedTuple):
+    """What became of one drafter's drafts."""
+
+    num_drafted: float
+    num_accepted: float
+
+
 class Gain:
     """Tokens a millisecond with drafts over without, exponentially decayed."""
 
     def __init__(self) -> None:
         self._sums = StepGain(0.0, 0.0, 0.0, 0.0, 0.0)
         self._off = [_Mean(), _Mean()]
+        self._drafters: dict[str, tuple[float, float]] = {}  # accepted drafts, and what they cost in ms
 
-    def observe(self, step: StepGain) -> None:
-        """A step is over."""
+    def observe(self, step: StepGain, verified: Mapping[str, Verified]) -> None:
+        """A step is over; `verified` says what it did with each drafter's drafts."""
         keep = 1.0 - 1.0 / MEMORY_STEPS
         self._sums = StepGain(*(old * keep + new for old, new in zip(self._sums, step, strict=True)))
+        extra_ms = step.decode_ms - step.plain_decode_ms
+        num_drafted = sum(drafts.num_drafted for drafts in verified.values())
+        for drafter in self._drafters.keys() | verified.keys():
+            accepted, cost_ms = self._drafters.get(drafter, (0.0, 0.0))
+            new = verified.get(drafter, Verified(0.0, 0.0))
+            share = new.num_drafted / num_drafted if num_drafted else 0.0
+            self._drafters[drafter] = accepted * keep + new.num_accepted, cost_ms * keep + extra_ms * share
 
     def observe_prediction(self, has_drafts: bool, predicted_ms: float, spent_ms: float) -> None:
         """How well the curve predicted a step's forward pass, which had drafts or had none."""
@@ -53,7 +72,19 @@ class Gain:
     @property
     def ratio(self) -> float:
         """1.0 = no difference, or nothing known."""
-        committed, decode_ms, prompt_ms, plain_committed, plain_decode_ms = self._sums
+        return self._ratio(self._sums.committed, self._sums.decode_ms)
+
+    @property
+    def by_drafter(self) -> dict[str, float]:
+        """The same for each drafter alone."""
+        plain = self._sums
+        return {
+            drafter: self._ratio(plain.plain_committed + accepted, max(plain.plain_decode_ms + cost_ms, 0.0))
+            for drafter, (accepted, cost_ms) in self._drafters.items()
+        }
+
+    def _ratio(self, committed: float, decode_ms: float) -> float:
+        _, _, prompt_ms, plain_committed, plain_decode_ms = self._sums
         if min(committed, decode_ms, plain_committed) <= 0.0:
             return 1.0
         token_ms = (decode_ms + prompt_ms) / committed

@@ -5,7 +5,8 @@ Knows nothing about tokens or costs; controller.py holds the policy that does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from threefold.cost import StepShape
@@ -39,6 +40,12 @@ class DraftPolicy(Protocol):
             shape: the step without any draft, prompt chunks included.
         """
 
+    def begin_ahead(self) -> None:
+        """The step planned next goes behind one that has not been observed yet; called before its appetites are asked.
+
+        `observe_step` then speaks of the older of the two.
+        """
+
     def appetite(self, request_id: int) -> int:
         """Longest draft worth proposing for the request after the step being planned; 0 = none.
 
@@ -62,12 +69,17 @@ class DraftPolicy(Protocol):
     def gain_error(self) -> float:
         """Standard error of gain_ratio."""
 
+    @property
+    def gain_by_drafter(self) -> Mapping[str, float]:
+        """gain_ratio of each drafter's drafts alone; empty = nothing known."""
+
 
 class NoDrafts:
     """Speculation off: the null policy."""
 
     gain_ratio = 1.0
     gain_error = 0.0
+    gain_by_drafter: Mapping[str, float] = MappingProxyType({})
 
     def start(self, request_id: int, limit: int) -> None:
         """Nothing to remember."""
@@ -78,6 +90,9 @@ class NoDrafts:
     def choose(self, rows: Sequence[RowDraft], shape: StepShape) -> list[int]:  # noqa: ARG002
         """No drafts."""
         return [0] * len(rows)
+
+    def begin_ahead(self) -> None:
+        """Nothing to keep apart."""
 
     def appetite(self, request_id: int) -> int:  # noqa: ARG002
         """No drafts."""
@@ -108,6 +123,9 @@ class FixedDrafts(NoDrafts):
     def choose(self, rows: Sequence[RowDraft], shape: StepShape) -> list[int]:  # noqa: ARG002
         """All drafts at hand, up to the limit."""
         return [min(len(row.survival), self._limits[row.request_id]) for row in rows]
+
+    def begin_ahead(self) -> None:
+        """Nothing to keep apart."""
 
     def appetite(self, request_id: int) -> int:
         """The limit."""

@@ -1,4 +1,11 @@
-"""The engine's heart: plan, run, commit. Read this first.
+"""The engine's heart: plan, launch, collect, commit. Read this first.
+
+    in order      plan 1  launch 1  collect 1  commit 1 │ plan 2  launch 2  ...
+    overlapped    plan 2  launch 2  collect 1  commit 1 │ plan 3  launch 3  collect 2  commit 2 │ ...
+
+Overlapped, the device always has the next step queued while Python commits and its caller sends what came out. Where a
+step cannot be planned without the one before, it is planned when that one is committed, and still launched before
+anything is sent.
 
 Knows the scheduler and, by protocol, an executor; nothing about tensors, text, processes or HTTP. One thread calls it.
 """
@@ -8,15 +15,25 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from threefold.errors import ContextLengthError, InvalidRequestError
+from threefold.errors import ContextLengthError, InvalidRequestError, StepMemoryError
 from threefold.metrics import EngineStats
 from threefold.request import Request
 from threefold.schedule.scheduler import Scheduler
-from threefold.step import Executor, TokenDelta
+from threefold.step import Executor, StepPlan, TokenDelta
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """Where a call of `step` spent its time, seconds."""
+
+    plan_s: float = 0.0
+    launch_s: float = 0.0
+    wait_s: float = 0.0
+    commit_s: float = 0.0
 
 
 class EngineCore:
@@ -26,7 +43,12 @@ class EngineCore:
         scheduler: decides.
         executor: computes.
         vocab_size: token ids are below it.
+        is_overlapped: launch the next step before this one's result is known; for executors that return from `launch`
+            before the work is done.
         clock: seconds, only going forward.
+
+    Attributes:
+        times: of the last step.
     """
 
     def __init__(
@@ -35,28 +57,39 @@ class EngineCore:
         executor: Executor,
         *,
         vocab_size: int,
+        is_overlapped: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.scheduler = scheduler
         self.executor = executor
         self._vocab_size = vocab_size
+        self._is_overlapped = is_overlapped
         self._clock = clock
+        self._in_flight: StepPlan | None = None
+        self._failed: StepPlan | None = None  # a plan that the device had no memory for
+        self._gap_ms = 0.0  # what the device waited for Python, the last time that a step was planned in order
+        self.times = StepTimes()
         self._step_s = 0.0
         self._schedule_s = 0.0
 
     def step(self) -> list[TokenDelta]:
         """Run one step. An exception means that the engine is dead; one row's fault is in its delta."""
-        began_s = self._clock()
-        plan = self.scheduler.plan()  # who runs, how many tokens, how long a draft
-        if plan is None:
-            return []
-        planned_s = self._clock()
-        result = self.executor.run(plan)  # forward, sample or verify, propose next drafts
-        ran_s = self._clock()
-        deltas = self.scheduler.commit(plan, result)  # accept, publish blocks, finish, free
-        self._take_times(began_s, planned_s, ran_s)
-        if not self.scheduler.has_work:
+        self.times = StepTimes()
+        deltas: list[TokenDelta] = []
+        plan = self._in_flight or self._launch(self.scheduler.plan)
+        if plan is not None:
+            ahead = self._launch(lambda: self.scheduler.plan_ahead(plan)) if self._is_overlapped else None
+            deltas = self._collect(plan)
+            if self._is_overlapped and ahead is None and self._failed is None:
+                ahead = self._launch(self.scheduler.plan)
+                self._gap_ms = (self.times.plan_s + self.times.launch_s + self.times.commit_s) * 1000
+            self._in_flight = ahead
+        if self._failed is not None:
+            deltas += self.scheduler.retreat(self._failed)
+            self._failed = None
+        if plan is not None and not self.has_work:
             self._check_idle()
+        self._add_times()
         return deltas
 
     def add_request(self, request: Request) -> None:
@@ -97,7 +130,7 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         """True while a request runs or waits."""
-        return self.scheduler.has_work
+        return self.scheduler.has_work or self._in_flight is not None
 
     def stats(self) -> EngineStats:
         """A snapshot of counters since the start and of gauges now."""
@@ -111,12 +144,49 @@ class EngineCore:
         """Free what the executor holds; the engine is not used again."""
         self.executor.close()
 
+    def _launch(self, decide: Callable[[], StepPlan | None]) -> StepPlan | None:
+        """Plan a step and start it; None = there is none, or the device has no memory for it."""
+        began_s = self._clock()
+        plan = decide()  # who runs, how many tokens, how long a draft
+        planned_s = self._clock()
+        self.times.plan_s += planned_s - began_s
+        if plan is None:
+            return None
+        try:
+            self.executor.launch(plan)  # forward, sample
+        except StepMemoryError as error:
+            self._fail(plan, error)
+            return None
+        finally:
+            self.times.launch_s += self._clock() - planned_s
+        return plan
+
+    def _collect(self, plan: StepPlan) -> list[TokenDelta]:
+        began_s = self._clock()
+        try:
+            result = self.executor.collect()  # verify, propose next drafts
+        except StepMemoryError as error:
+            self._fail(plan, error)
+            return []
+        collected_s = self._clock()
+        if self._is_overlapped and any(row.next_draft for row in plan.rows):
+            # Drafts asked for keep the next step waiting: that is a part of their price.
+            result = replace(result, draft_ms=result.draft_ms + self._gap_ms)
+        deltas = self.scheduler.commit(plan, result)  # accept, publish blocks, finish, free
+        self.times.wait_s += collected_s - began_s
+        self.times.commit_s += self._clock() - collected_s
+        return deltas
+
+    def _fail(self, plan: StepPlan, error: StepMemoryError) -> None:
+        logger.warning("a step of %d rows and %d tokens: %s", len(plan.rows), plan.num_tokens, error)
+        self._failed = plan
+
     def _check_idle(self) -> None:
         fault = self.scheduler.idle_fault()
         if fault is not None:
             logger.error("%s: a leak in the engine, please report it", fault)
 
-    def _take_times(self, began_s: float, planned_s: float, ran_s: float) -> None:
-        ended_s = self._clock()
-        self._step_s += ended_s - began_s
-        self._schedule_s += ended_s - ran_s + planned_s - began_s
+    def _add_times(self) -> None:
+        times = self.times
+        self._schedule_s += times.plan_s + times.commit_s
+        self._step_s += times.plan_s + times.launch_s + times.wait_s + times.commit_s

@@ -1,7 +1,7 @@
 """Measures what a step costs on this device, so that nothing about cost is guessed.
 
-Knows nothing about requests: it feeds made-up rows over whatever lies in the KV cache and times forward, logits and the
-choice of the most likely token. The readings become a `CostCurve`; engine/build.py keeps them on disk.
+Knows nothing about requests: it feeds made-up rows over whatever lies in the KV cache to a callable that runs a step,
+and times it. The readings become a `CostCurve`; engine/build.py keeps them on disk.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -23,6 +24,15 @@ from threefold.sample.sampler import most_likely
 
 MAX_SECONDS = 6.0
 NUM_ROUNDS = 3
+SHORT_TOKENS, LONG_TOKENS = 64, 1024
+"""Contexts that rows are given."""
+MOST_VERIFIED_TOKENS = 4096
+"""Of a step with drafts, on a card."""
+MOST_WANTED = 17
+"""Tokens of a row whose logits are all wanted: the longest draft and one; a longer row is a prompt."""
+_ROWS_IN_DETAIL = (1, 32, 256)
+
+_Shape = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,38 +46,55 @@ class CalibrationLimits:
     max_model_len: int
 
 
+def eager_step(decoder: Decoder, kv: list[KVCache]) -> Callable[[Batch], object]:
+    """A step as it is without captured graphs: forward, logits, the most likely token of each."""
+    return lambda batch: most_likely(decoder.logits(decoder.forward(batch, kv)))
+
+
 def measure_steps(
-    decoder: Decoder, kv: list[KVCache], device: Device, limits: CalibrationLimits, max_s: float = MAX_SECONDS
+    run: Callable[[Batch], object], device: Device, limits: CalibrationLimits, max_s: float = MAX_SECONDS
 ) -> list[tuple[StepShape, float]]:
     """Time steps of growing shape, all of them in turn, several times over; stops when max_s is used up.
 
     What counts is the best time of each: whatever else the machine does only ever adds to one.
 
+    Args:
+        run: runs a batch as the engine would, through captured graphs where it has them.
+        device: where.
+        limits: the shapes that the engine can meet.
+        max_s: seconds that this may take.
+
     Returns:
-        (shape, ms) pairs: one row of 1 to 8 tokens, then 1 to max_num_seqs single-token rows at a short and at a long
-        context, then larger prompt chunks.
+        (shape, ms) pairs: one row of few tokens, then more rows with and without drafts at a short and at a long
+        context, then larger prompt chunks; on a card many more of each.
     """
-    best: dict[tuple[int, int, int], float] = {}
+    best: dict[_Shape, float] = {}
     deadline = time.perf_counter() + max_s
-    for shape in itertools.chain.from_iterable(_shapes(limits) for _ in range(NUM_ROUNDS)):
+    for shape in itertools.chain.from_iterable(_shapes(device, limits) for _ in range(NUM_ROUNDS)):
         batch = made_up_batch(*shape, limits, device.torch_device)
-        best[shape] = min(_time_ms(decoder, kv, device, batch), best.get(shape, math.inf))
+        run(batch)  # whose caches and compiled bodies are then warm
+        best[shape] = min(device.time_ms(partial(run, batch)), best.get(shape, math.inf))
         if time.perf_counter() > deadline:
             break
     return [(_shape_of(*shape), ms) for shape, ms in best.items()]
 
 
-def _shapes(limits: CalibrationLimits) -> Iterator[tuple[int, int, int]]:
+def _shapes(device: Device, limits: CalibrationLimits) -> Iterator[_Shape]:
     """(rows, new tokens a row, context a row) in the order of their use to the controller."""
+    return card_shapes(limits) if device.is_gpu else cpu_shapes(limits)
+
+
+def cpu_shapes(limits: CalibrationLimits) -> Iterator[_Shape]:
+    """What a CPU can time in a few seconds."""
     pool_tokens = limits.num_blocks * limits.block_size
-    short = min(64, limits.max_model_len, pool_tokens)
+    short = min(SHORT_TOKENS, limits.max_model_len, pool_tokens)
     for num_new in (1, 2, 4, 6, 8):
         if num_new <= min(short, limits.max_num_batched_tokens):
             yield 1, num_new, short
     rows = [n for n in (4, 16, 64, 256, 1024) if n <= min(limits.max_num_seqs, limits.max_num_batched_tokens)]
     for num_rows in rows:
         yield num_rows, 1, short
-    long = min(1024, limits.max_model_len, pool_tokens)
+    long = min(LONG_TOKENS, limits.max_model_len, pool_tokens)
     for num_rows in (1, *rows[:3]):
         if long > short:
             yield num_rows, 1, long
@@ -80,6 +107,32 @@ def _shapes(limits: CalibrationLimits) -> Iterator[tuple[int, int, int]]:
     for num_new in (32, 128, 512, 2048):
         if num_new <= min(limits.max_num_batched_tokens, limits.max_model_len, pool_tokens):
             yield 1, num_new, num_new
+
+
+def card_shapes(limits: CalibrationLimits) -> Iterator[_Shape]:
+    """What a card can: every number of drafts up to eight at three numbers of rows, fewer at other powers of two."""
+    pool_tokens = limits.num_blocks * limits.block_size
+    longest = min(limits.max_model_len, pool_tokens)
+    short, long = min(SHORT_TOKENS, longest), min(LONG_TOKENS, longest)
+    for power in range(5, 14):  # first, for a curve cut short would otherwise know nothing of prompts
+        if 1 << power <= min(limits.max_num_batched_tokens, longest):
+            yield 1, 1 << power, 1 << power
+    for num_rows, num_new in _row_shapes(limits):
+        if num_new <= short:
+            yield num_rows, num_new, short
+        # Rows that shared blocks for want of others would read them from the card's cache.
+        if num_new in (1, 5) and short < long and num_rows * long <= pool_tokens:
+            yield num_rows, num_new, long
+
+
+def _row_shapes(limits: CalibrationLimits) -> Iterator[tuple[int, int]]:
+    """(rows, new tokens a row) of steps without prompts."""
+    most_rows = min(limits.max_num_seqs, limits.max_num_batched_tokens)
+    most_tokens = min(limits.max_num_batched_tokens, max(MOST_VERIFIED_TOKENS, most_rows))
+    for num_rows in (*(1 << power for power in range(most_rows.bit_length()) if 1 << power < most_rows), most_rows):
+        for num_new in range(1, 10) if num_rows in _ROWS_IN_DETAIL else (1, 2, 3, 5, 9):
+            if num_rows * num_new <= most_tokens:
+                yield num_rows, num_new
 
 
 def _shape_of(num_rows: int, num_new: int, context: int) -> StepShape:
@@ -103,17 +156,7 @@ def made_up_batch(num_rows: int, num_new: int, context: int, limits: Calibration
         context_lens=torch.full((num_rows,), context, dtype=torch.int32, device=device),
         block_tables=tables.to(device, torch.int32).contiguous(),
         # Prompt chunks want one token's logits, rows with drafts want all of theirs.
-        logit_tokens=torch.arange(num_tokens if num_new <= 8 else 1, device=device),
+        logit_tokens=torch.arange(num_tokens if num_new <= MOST_WANTED else 1, device=device),
         max_new=num_new,
         max_context=context,
     )
-
-
-def _time_ms(decoder: Decoder, kv: list[KVCache], device: Device, batch: Batch) -> float:
-    """Time of a step right after one of the same shape, whose caches and compiled bodies are then warm."""
-    for _ in range(2):
-        device.synchronize()
-        start = time.perf_counter()
-        most_likely(decoder.logits(decoder.forward(batch, kv)))
-        device.synchronize()
-    return (time.perf_counter() - start) * 1000

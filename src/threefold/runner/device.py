@@ -53,6 +53,15 @@ class Device(Protocol):
     def measure_peak_bytes(self, work: Callable[[], object]) -> int:
         """Run some work; the most memory it held at once beyond what was held before."""
 
+    def release_unused(self) -> None:
+        """Give memory that torch holds without using it back to the system, so that large pieces can be had."""
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Whether an allocation of this device failed: what was asked for is not done, everything else is as before."""
+
+    def time_ms(self, work: Callable[[], object]) -> float:
+        """Run some work; the time from its first launch to its end, without anything launched before."""
+
 
 class CpuDevice:
     """Host memory and cores.
@@ -103,6 +112,21 @@ class CpuDevice:
         after = _high_water_mark() if has_mark else psutil.Process().memory_info().rss
         return max(0, after - before)
 
+    def release_unused(self) -> None:
+        """The system's own allocator does."""
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Python's error, or that of torch's CPU allocator, which has no class of its own."""
+        return isinstance(error, MemoryError) or (
+            isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)
+        )
+
+    def time_ms(self, work: Callable[[], object]) -> float:
+        """By the clock."""
+        start = self.clock_ms()
+        work()
+        return self.clock_ms() - start
+
 
 class CudaDevice:
     """One CUDA card."""
@@ -147,6 +171,42 @@ class CudaDevice:
         work()
         self.synchronize()
         return torch.cuda.max_memory_allocated(self.torch_device) - before
+
+    def release_unused(self) -> None:
+        """Empty torch's cache of freed memory."""
+        torch.cuda.empty_cache()
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Torch's own class; drivers and cuBLAS name it in a plain RuntimeError."""
+        if isinstance(error, torch.OutOfMemoryError):
+            return True
+        words = str(error)
+        return isinstance(error, RuntimeError) and ("out of memory" in words or "CUBLAS_STATUS_ALLOC_FAILED" in words)
+
+    def time_ms(self, work: Callable[[], object]) -> float:
+        """By events on the stream; a step of few tokens would otherwise be timed with the host's waking up."""
+        self.synchronize()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        ms: float = begin.elapsed_time(end)
+        return ms
+
+    def replay_ms(self, work: Callable[[], object], num_replays: int = 10) -> float:
+        """Best time of work captured into a graph: what it costs the card when launching costs nothing."""
+        current = torch.cuda.current_stream(self.torch_device)
+        aside = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
+        aside.wait_stream(current)
+        with torch.cuda.stream(aside):
+            work()  # compiles bodies, makes workspaces
+        current.wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            work()
+        graph.replay()
+        return min(self.time_ms(graph.replay) for _ in range(num_replays))
 
 
 def open_device(asked: str, num_threads: int | None = None) -> Device:

@@ -1,7 +1,8 @@
 """Keeps drafters from ever hurting a request: passes the four verbs on, checks what comes back, counts what went wrong.
 
-Knows nothing about models or verification. With several drafters a row gets the draft of which most is
-expected to hold.
+Knows nothing about models or verification. With several drafters a row gets the draft of which most is expected to
+come true, by the drafters' records; one that costs passes of its own is asked only for rows where the others are likely
+to do worse.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from threefold.draft.drafter import Draft, Drafter
+from threefold.draft.drafter import Draft, Drafter, KVDrafter
+from threefold.runner.trust import Trust
 
 logger = logging.getLogger(__name__)
 
@@ -26,17 +28,26 @@ class Drafting:
     """All drafters of an engine, behind one face.
 
     Args:
-        drafters: asked in this order; the first wins a tie.
+        drafters: those that cost next to nothing, asked in this order; the first wins a tie.
         vocab_size: tokens beyond it are nonsense.
+        model: a drafter with KV and passes of its own, asked after the others.
     """
 
-    def __init__(self, drafters: Sequence[Drafter], vocab_size: int) -> None:
-        self._drafters = tuple(drafters)
+    def __init__(self, drafters: Sequence[Drafter], vocab_size: int, model: KVDrafter | None = None) -> None:
+        self._model = model
+        self._drafters: tuple[Drafter, ...] = (*drafters, *([model] if model is not None else []))
         self._vocab_size = vocab_size
+        self._trust = {drafter.name: Trust() for drafter in self._drafters}
+        self._proposed: dict[int, list[Proposal]] = {}  # to be judged; kept only where there is a choice
         # A drafter that failed to follow a request knows the wrong tokens; it is not asked about that request again.
         self._lost: set[tuple[str, int]] = set()
         self._logged: set[tuple[str, str]] = set()
         self._num_faults = 0
+
+    @property
+    def has_drafters(self) -> bool:
+        """False where speculation is off."""
+        return bool(self._drafters)
 
     def take_num_faults(self) -> int:
         """Faults since the last call."""
@@ -50,16 +61,31 @@ class Drafting:
 
     def observe(self, request_id: int, token_ids: Sequence[int]) -> None:
         """A row committed tokens."""
+        for proposal in self._proposed.pop(request_id, ()):
+            self._trust[proposal.drafter].judge(proposal.draft, token_ids)
         for drafter in self._drafters:
             self._follow(drafter, request_id, lambda d: d.observe(request_id, token_ids))
 
     def stop(self, request_id: int) -> None:
         """A row left."""
+        self._proposed.pop(request_id, None)
         for drafter in self._drafters:
             # Also where the drafter lost track: it may hold something of the request.
             self._lost.discard((drafter.name, request_id))
             self._follow(drafter, request_id, lambda d: d.stop(request_id))
             self._lost.discard((drafter.name, request_id))
+
+    def lend(self, request_id: int, block_ids: Sequence[int]) -> None:
+        """Blocks for the draft model's KV of a row."""
+        if self._model is not None:
+            model = self._model
+            self._follow(model, request_id, lambda _: model.lend(request_id, block_ids))
+
+    def recall(self, request_id: int) -> None:
+        """The blocks lent for a row are needed elsewhere."""
+        if self._model is not None:
+            model = self._model
+            self._follow(model, request_id, lambda _: model.recall(request_id))
 
     def propose(self, wanted: Mapping[int, int]) -> dict[int, Proposal]:
         """At most one draft a request; requests without a good guess are left out.
@@ -68,12 +94,24 @@ class Drafting:
             wanted: most tokens to propose, by request id.
         """
         best: dict[int, Proposal] = {}
+        worth: dict[int, float] = {}
         for drafter in self._drafters:
-            for request_id, draft in self._ask(drafter, wanted).items():
-                rival = best.get(request_id)
-                if rival is None or sum(draft.survival) > sum(rival.draft.survival):
-                    best[request_id] = Proposal(draft, drafter.name)
+            trust = self._trust[drafter.name]
+            for request_id, draft in self._ask(drafter, self._hopeful(drafter, wanted, worth)).items():
+                proposal = Proposal(draft, drafter.name)
+                if len(self._drafters) > 1:
+                    self._proposed.setdefault(request_id, []).append(proposal)
+                tokens = trust.worth(draft)
+                if request_id not in best or tokens > worth[request_id]:
+                    best[request_id], worth[request_id] = proposal, tokens
         return best
+
+    def _hopeful(self, drafter: Drafter, wanted: Mapping[int, int], worth: Mapping[int, float]) -> Mapping[int, int]:
+        """The rows for which the drafter is worth asking, given what the ones before it came up with."""
+        typical = self._trust[drafter.name].typical_worth
+        if drafter is not self._model or typical is None:
+            return wanted
+        return {key: num for key, num in wanted.items() if worth.get(key, 0.0) < min(typical, num)}
 
     def _ask(self, drafter: Drafter, wanted: Mapping[int, int]) -> dict[int, Draft]:
         if self._lost:

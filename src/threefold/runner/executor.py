@@ -16,6 +16,14 @@ class LocalExecutor:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
+    def launch(self, plan: StepPlan) -> None:
+        """Start a step; on a CPU it is done when this returns."""
+        self._worker.launch(plan)
+
+    def collect(self) -> StepResult:
+        """The oldest step's result."""
+        return self._worker.collect()
+
     def run(self, plan: StepPlan) -> StepResult:
         """Run one step."""
         return self._worker.run(plan)

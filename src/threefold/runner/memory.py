@@ -1,7 +1,9 @@
 """How many KV blocks fit, and what has to shrink when they do not: a pure function with a reason for every value.
 
-    usable = share of the device's memory that the engine may use
-    kv     = usable - weights - peak of a forward pass - logits of the largest step
+    usable = share of the device's memory that the engine may use; on a card never its last RESERVE_BYTES
+    kv     = usable - weights - peak of a forward pass - logits of the largest step - captured graphs
+
+What a step holds is counted with a margin on a card, where torch's allocator rounds sizes up and leaves gaps between.
 
 Knows nothing about tensors; what a device has and what a pass takes is measured and passed in. engine/resolve.py prints
 the reasons.
@@ -18,7 +20,12 @@ GIB = 1024**3
 CPU_KV_BYTES = 4 * GIB
 """Most that the KV cache takes of a CPU's memory unless told otherwise."""
 LOGITS_COPIES = 4
-"""float32 copies of a step's logits held at once: as computed, scaled, probabilities, and what a draw needs."""
+"""float32 copies of a step's logits held at once where nothing was measured: as computed, kept raw for
+log-probabilities, those picked of them, and their exponentials."""
+RESERVE_BYTES = GIB // 2
+"""Of a card, left to the driver: modules of compiled bodies, workspaces of products, other contexts."""
+STEP_MARGIN = 0.1
+"""Of what a step holds on a card: rounding and gaps of torch's allocator."""
 REMEDIES = (
     "raise --gpu-memory-utilization or --kv-cache-memory-bytes, lower --max-model-len, "
     "or raise --num-gpu-blocks-override"
@@ -45,6 +52,10 @@ class MemoryFacts:
     """Tokens a block."""
     vocab_size: int
     """Width of the logits."""
+    position_bytes: int | None = None
+    """Most that one position's logits held on their way to a token, measured; None = LOGITS_COPIES of them."""
+    graphs_bytes: int = 0
+    """What captured graphs hold beside the peak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +123,40 @@ def plan_memory(facts: MemoryFacts, wishes: MemoryWishes) -> MemoryPlan:
     return MemoryPlan(num_blocks, max_len, max_seqs, tuple(lines))
 
 
+def check_weights_fit(free_bytes: int, weights_bytes: int) -> None:
+    """Refuse a model before any of its weights is loaded.
+
+    Raises:
+        MemoryPlanError: the weights alone are more than what is free.
+    """
+    if weights_bytes > free_bytes:
+        raise MemoryPlanError(
+            f"the weights take {_gib(weights_bytes)} and {_gib(max(free_bytes, 0))} are free: use a smaller model, end "
+            "what else uses the memory, or divide the model with --tensor-parallel-size"
+        )
+
+
 def logits_bytes(facts: MemoryFacts, wishes: MemoryWishes) -> int:
     """Memory that the largest step's logits take on their way to tokens."""
     num_positions = min(wishes.max_num_seqs * (1 + wishes.max_draft), wishes.max_num_batched_tokens)
-    return num_positions * facts.vocab_size * 4 * LOGITS_COPIES
+    position_bytes = facts.position_bytes
+    if position_bytes is None:
+        position_bytes = facts.vocab_size * 4 * LOGITS_COPIES
+    return num_positions * position_bytes
+
+
+def taken_bytes(facts: MemoryFacts, wishes: MemoryWishes) -> int:
+    """All that is not KV: weights, the largest step, graphs."""
+    step = facts.peak_bytes + logits_bytes(facts, wishes)
+    margin = int(STEP_MARGIN * step) if facts.is_gpu else 0
+    return facts.weights_bytes + step + margin + facts.graphs_bytes
 
 
 def _step_down_seqs(facts: MemoryFacts, wishes: MemoryWishes) -> tuple[MemoryWishes, str]:
-    """Halve the running requests until their logits leave room for one full-length request, where that can help."""
-    needed = _blocks_of(wishes.max_model_len, facts.block_size) * facts.block_bytes
+    """Halve the running requests until their logits leave room for what is needed, where that can help."""
+    needed = _needed_bytes(facts, wishes)
     if _left_bytes(facts, replace(wishes, max_num_seqs=1)) < needed:
-        needed = facts.block_bytes  # the length will have to shrink, whatever the rows
+        needed = facts.block_bytes  # the length will have to shrink, or the size is refused, whatever the rows
     stepped = wishes
     while stepped.max_num_seqs > 1 and _left_bytes(facts, stepped) < needed:
         stepped = replace(stepped, max_num_seqs=stepped.max_num_seqs // 2)
@@ -130,6 +164,15 @@ def _step_down_seqs(facts: MemoryFacts, wishes: MemoryWishes) -> tuple[MemoryWis
         stepped,
         f"stepped down from {wishes.max_num_seqs}: the logits of more rows leave too little for the KV cache",
     )
+
+
+def _needed_bytes(facts: MemoryFacts, wishes: MemoryWishes) -> int:
+    """The KV cache's exact size where one was asked for, else one request of full length."""
+    if wishes.num_blocks is not None:
+        return wishes.num_blocks * facts.block_bytes
+    if wishes.kv_cache_memory_bytes is not None:
+        return wishes.kv_cache_memory_bytes
+    return _blocks_of(wishes.max_model_len, facts.block_size) * facts.block_bytes
 
 
 def _num_blocks(facts: MemoryFacts, wishes: MemoryWishes) -> tuple[int, str]:
@@ -145,8 +188,8 @@ def _num_blocks(facts: MemoryFacts, wishes: MemoryWishes) -> tuple[int, str]:
     left = _left_bytes(facts, wishes)
     if left < facts.block_bytes:
         raise MemoryPlanError(
-            f"the model does not fit: of {_gib(_usable_bytes(facts, wishes))} usable memory the weights take "
-            f"{_gib(facts.weights_bytes)} and a step {_gib(facts.peak_bytes + logits_bytes(facts, wishes))}; "
+            f"the model does not fit: of {_gib(max(_usable_bytes(facts, wishes), 0))} usable memory the weights take "
+            f"{_gib(facts.weights_bytes)} and a step {_gib(taken_bytes(facts, wishes) - facts.weights_bytes)}; "
             "raise --gpu-memory-utilization, lower --max-num-batched-tokens, or use a smaller model"
         )
     return _num_blocks_of_memory(facts, wishes, left)
@@ -170,7 +213,7 @@ def _num_blocks_of_memory(facts: MemoryFacts, wishes: MemoryWishes, left: int) -
 
 def _check_there(facts: MemoryFacts, wishes: MemoryWishes, flag: str, num_bytes: int) -> None:
     """An exact size overrules the share that may be used, but not what is there."""
-    there = facts.free_bytes - facts.weights_bytes - facts.peak_bytes - logits_bytes(facts, wishes)
+    there = _left_bytes(facts, wishes)
     if num_bytes > there:
         raise MemoryPlanError(
             f"{flag} needs {_gib(num_bytes)}, but {_gib(max(there, 0))} are left beside the weights and a step"
@@ -190,15 +233,17 @@ def _max_model_len(facts: MemoryFacts, wishes: MemoryWishes, num_blocks: int) ->
 
 
 def _usable_bytes(facts: MemoryFacts, wishes: MemoryWishes) -> int:
+    there = facts.free_bytes - (RESERVE_BYTES if facts.is_gpu else 0)
+    if wishes.num_blocks is not None or wishes.kv_cache_memory_bytes is not None:
+        return there
     if facts.is_gpu:
-        return min(int(wishes.gpu_memory_utilization * facts.total_bytes), facts.free_bytes)
-    return int(wishes.gpu_memory_utilization * facts.free_bytes)
+        return min(int(wishes.gpu_memory_utilization * facts.total_bytes), there)
+    return int(wishes.gpu_memory_utilization * there)
 
 
 def _left_bytes(facts: MemoryFacts, wishes: MemoryWishes) -> int:
     """What weights and the largest step leave."""
-    taken = facts.weights_bytes + facts.peak_bytes + logits_bytes(facts, wishes)
-    return _usable_bytes(facts, wishes) - taken
+    return _usable_bytes(facts, wishes) - taken_bytes(facts, wishes)
 
 
 def _blocks_of(num_tokens: int, block_size: int) -> int:

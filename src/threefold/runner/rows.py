@@ -4,19 +4,32 @@
                       0                        lengths[row]     + num_drafts[row]
     block_tables[row] [ block of tokens 0..15 | of 16..31 | ... ]
 
-Drafts stand right behind the committed tokens, so prompt chunks, next tokens and drafts are fed by one gather. On a CPU
-these arrays are the device's memory. Knows nothing about scheduling: plans say who joins, grows and leaves.
+Drafts stand right behind the committed tokens, so prompt chunks, next tokens and drafts are fed by one gather. Knows
+nothing about scheduling: plans say who joins, grows and leaves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from threefold.request import SamplingParams
 from threefold.sample.table import SamplingTable
 from threefold.step import NewRow
+
+IntArray = npt.NDArray[np.int64]
+
+
+class Growth(NamedTuple):
+    """Entries of the block tables that were written."""
+
+    places: list[int]
+    """row * max_blocks + index in the row's table."""
+    block_ids: list[int]
 
 
 class Rows:
@@ -30,7 +43,10 @@ class Rows:
         num_blocks: [max_rows] blocks held, int64.
         sampling: the rows' sampling parameters.
         params: what was asked, for what no array holds.
+        has_prompt_logprobs: [max_rows] whether params.prompt_logprobs was asked for.
         block_size: tokens a block.
+        row_of: the row of each request that has one.
+        num_drops: rows dropped so far; while it stands still no row has changed hands.
     """
 
     def __init__(self, max_rows: int, max_tokens: int, block_size: int, max_draft: int) -> None:
@@ -43,16 +59,23 @@ class Rows:
         self.num_blocks = np.zeros(max_rows, dtype=np.int64)
         self.sampling = SamplingTable(max_rows)
         self.params: list[SamplingParams | None] = [None] * max_rows
+        self.has_prompt_logprobs = np.zeros(max_rows, dtype=np.bool_)
         self.block_size = block_size
-        self._row_of: dict[int, int] = {}
+        self.row_of: dict[int, int] = {}
+        self.num_drops = 0
+        self._grown = Growth([], [])
         self._free = list(range(max_rows - 1, -1, -1))
 
     def __contains__(self, request_id: int) -> bool:
-        return request_id in self._row_of
+        return request_id in self.row_of
 
     def find(self, request_id: int) -> int:
         """The row of a request that was added."""
-        return self._row_of[request_id]
+        return self.row_of[request_id]
+
+    def find_all(self, request_ids: Iterable[int]) -> IntArray:
+        """The rows of several."""
+        return np.array([self.row_of[request_id] for request_id in request_ids], dtype=np.int64)
 
     def add(self, new: NewRow) -> int:
         """Set up a row; raises when the plan runs more requests than there are rows."""
@@ -66,14 +89,16 @@ class Rows:
         self.num_blocks[row] = 0
         self.sampling.set(row, new)
         self.params[row] = new.params
-        self._row_of[new.request_id] = row
+        self.has_prompt_logprobs[row] = new.params.prompt_logprobs is not None
+        self.row_of[new.request_id] = row
         return row
 
     def drop(self, request_id: int) -> bool:
         """Forget a row; False when it was never set up (a request that ended while it waited)."""
-        row = self._row_of.pop(request_id, None)
+        row = self.row_of.pop(request_id, None)
         if row is None:
             return False
+        self.num_drops += 1
         self.sampling.clear(row)
         self.params[row] = None
         self._free.append(row)
@@ -84,6 +109,39 @@ class Rows:
         start = int(self.num_blocks[row])
         self.block_tables[row, start : start + len(blocks)] = blocks
         self.num_blocks[row] = start + len(blocks)
+        first = row * self.block_tables.shape[1] + start
+        self._grown.places.extend(range(first, first + len(blocks)))
+        self._grown.block_ids.extend(blocks)
+
+    def take_growth(self) -> Growth:
+        """What was appended to the block tables since the last call, for whoever keeps a copy of them."""
+        grown, self._grown = self._grown, Growth([], [])
+        return grown
+
+    def append_one(self, rows: IntArray, token_ids: IntArray) -> None:
+        """Commit one token to each of these rows; drafts at hand are used up."""
+        self.token_ids[rows, self.lengths[rows]] = token_ids
+        self.lengths[rows] += 1
+        self.num_drafts[rows] = 0
+        self.sampling.observe_one(rows, token_ids)
+
+    def append_many(self, rows: IntArray, token_ids: Sequence[Sequence[int]]) -> None:
+        """Commit tokens of several rows; drafts at hand are used up."""
+        counts = self._write(rows, token_ids)
+        self.lengths[rows] += counts
+        self.num_drafts[rows] = 0
+        self.sampling.observe_many(rows, token_ids)
+
+    def set_drafts(self, rows: IntArray, token_ids: Sequence[Sequence[int]]) -> None:
+        """Keep drafts of several rows for the next step."""
+        self.num_drafts[rows] = self._write(rows, token_ids)
+
+    def _write(self, rows: IntArray, token_ids: Sequence[Sequence[int]]) -> IntArray:
+        """Write tokens behind the committed ones. Returns how many of each row."""
+        counts = np.array([len(ids) for ids in token_ids], dtype=np.int64)
+        places = np.arange(counts.sum()) + np.repeat(self.lengths[rows] - counts.cumsum() + counts, counts)
+        self.token_ids[np.repeat(rows, counts), places] = list(chain.from_iterable(token_ids))
+        return counts
 
     def append(self, row: int, token_ids: Sequence[int]) -> None:
         """Commit tokens; drafts at hand are used up."""
@@ -98,6 +156,10 @@ class Rows:
         start = int(self.lengths[row])
         self.token_ids[row, start : start + len(token_ids)] = token_ids
         self.num_drafts[row] = len(token_ids)
+
+    def use_drafts(self, rows: IntArray, num_drafts: IntArray) -> None:
+        """A step with these rows was launched: the drafts that are not in it will never be verified."""
+        self.num_drafts[rows] = num_drafts
 
     def draft(self, row: int, num_tokens: int) -> list[int]:
         """The first drafts at hand."""

@@ -24,8 +24,8 @@ class Model(Protocol):
     def forward(self, batch: Batch, kv: list[KVCache]) -> torch.Tensor:
         """Hidden states of batch.logit_tokens, [num_logits, hidden]; writes all tokens' keys and values."""
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[n, vocab] float32 of [n, hidden]."""
+    def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """[n, vocab] float32 of [n, hidden], in `out` where it is given."""
 
 
 class ModelRunner:
@@ -44,9 +44,9 @@ class ModelRunner:
         """Hidden states of the tokens whose logits are wanted, [num_logits, hidden]."""
         return self._model.forward(batch, self._kv)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[n, vocab] float32, the caller's own."""
-        return self._model.logits(hidden)
+    def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """[n, vocab] float32, the caller's own, or `out`."""
+        return self._model.logits(hidden) if out is None else self._model.logits(hidden, out)
 
     def logits_in_chunks(self, hidden: torch.Tensor) -> Iterator[torch.Tensor]:
         """The same, at most CHUNK_TOKENS positions at a time."""

@@ -5,20 +5,43 @@ Knows nothing about text, queues or blocks' owners.
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
 import torch
 
+from threefold.errors import StepMemoryError
 from threefold.runner.device import Device
 from threefold.runner.drafting import Drafting, Proposal
 from threefold.runner.inputs import PromptPositions, StepInputs, build_inputs
+from threefold.runner.path import StepPath, host_path
+from threefold.runner.readback import Arrived, Pending
 from threefold.runner.rows import Rows
 from threefold.runner.runner import ModelRunner
 from threefold.sample.logprobs import token_logprobs
-from threefold.sample.sampler import Sampled, Sampler
+from threefold.sample.sampler import Chosen, Sampled, Sampler
 from threefold.step import RowResult, StepPlan, StepResult, TokenLogprobs
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A step that was launched."""
+
+    plan: StepPlan
+    inputs: StepInputs
+    hidden: torch.Tensor | None
+    chosen: Chosen | None  # None = no row wants a token
+    pending: Pending
+    num_drops: int  # of rows, when it was launched
 
 
 class Worker:
     """One rank's rows, model, sampler and drafters.
+
+    A step is launched, and later collected: in between the device works and a second one may be launched. What is
+    launched needs no token of a step in flight on the host; the device puts it in.
 
     Args:
         runner: the model.
@@ -26,69 +49,124 @@ class Worker:
         sampler: over the rows' sampling table.
         drafting: the drafters, none among them allowed to hurt.
         device: where it all lives.
+        path: how steps get there; None = a CPU's.
     """
 
-    def __init__(self, runner: ModelRunner, rows: Rows, sampler: Sampler, drafting: Drafting, device: Device) -> None:
+    def __init__(  # noqa: PLR0917 (collaborators)
+        self,
+        runner: ModelRunner,
+        rows: Rows,
+        sampler: Sampler,
+        drafting: Drafting,
+        device: Device,
+        path: StepPath | None = None,
+    ) -> None:
         self._runner = runner
         self._rows = rows
         self._sampler = sampler
         self._drafting = drafting
         self._device = device
+        self._path = path or host_path(runner, rows)
+        self._in_flight: deque[_Flight | None] = deque()  # None = a plan without rows
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Launch and collect."""
+        self.launch(plan)
+        return self.collect()
 
     @torch.inference_mode()
-    def run(self, plan: StepPlan) -> StepResult:
-        """Run one step: new tokens through the model, then a token and the next draft for each row that wants them.
+    def launch(self, plan: StepPlan) -> None:
+        """Start a step: new tokens through the model, then a token for each row that wants one.
 
-        A fault of one row is reported in its RowResult; an exception means that the engine cannot go on.
+        Raises:
+            StepMemoryError: the device lacks memory; the rows are set up, and nothing else happened.
         """
         self._update_rows(plan)
         if not plan.rows:
+            self._in_flight.append(None)
+            return
+        try:
+            self._in_flight.append(self._launch(plan))
+        except (RuntimeError, MemoryError) as error:
+            self._check_memory(error)
+            raise
+
+    @torch.inference_mode()
+    def collect(self) -> StepResult:
+        """Wait for the oldest step; commit its tokens, verify its drafts and propose the next ones.
+
+        A fault of one row is reported in its RowResult; an exception means that the engine cannot go on, unless it is a
+        StepMemoryError: then the step came to nothing.
+        """
+        flight = self._in_flight.popleft()
+        if flight is None:
             return StepResult([], num_draft_faults=self._drafting.take_num_faults())
-        started_ms = self._device.clock_ms()
-        inputs = build_inputs(plan, self._rows, self._device)
-        hidden = self._runner.forward(inputs.batch)
-        sampled = self._sample(hidden, inputs)
-        prompt_logprobs = self._prompt_logprobs(hidden, inputs)
-        forwarded_ms = self._device.clock_ms()
-        self._commit(plan, sampled)
-        proposals = self._propose(plan, sampled)
-        results = [
-            _row_result(
-                sampled.get(place), planned.max_draft, proposals.get(planned.request_id), prompt_logprobs.get(place)
-            )
-            for place, planned in enumerate(plan.rows)
-        ]
+        try:
+            arrived = flight.pending.wait()
+            sampled = self._judge(flight, arrived)
+            prompt_logprobs = self._prompt_logprobs(flight)
+        except (RuntimeError, MemoryError) as error:
+            self._check_memory(error)
+            raise
+        began_s = time.perf_counter()
+        self._commit(flight, sampled, arrived)
+        proposals = self._propose(flight, sampled)
         return StepResult(
-            rows=results,
-            forward_ms=forwarded_ms - started_ms,
-            draft_ms=self._device.clock_ms() - forwarded_ms,
+            rows=_results(flight, sampled, proposals, prompt_logprobs),
+            forward_ms=arrived.forward_ms,
+            draft_ms=(time.perf_counter() - began_s) * 1000,
+            idle_ms=arrived.idle_ms,
             num_draft_faults=self._drafting.take_num_faults(),
         )
+
+    def _launch(self, plan: StepPlan) -> _Flight:
+        path = self._path
+        inputs = build_inputs(plan, self._rows)
+        path.readback.begin()
+        found = path.forward.run(inputs.arrays, inputs.num_wanted)
+        chosen = None
+        if found.logits is not None:
+            chosen = self._sampler.choose(found.logits, inputs.wanted, found.likely)
+            if chosen.likely is not found.likely:
+                path.device_rows.keep(found.keep_rows, chosen.likely.tokens)
+        pending = path.readback.send(None if chosen is None else chosen.likely, inputs.num_wanted)
+        self._rows.use_drafts(inputs.wanted.rows, inputs.num_drafts)
+        return _Flight(plan, inputs, found.hidden, chosen, pending, self._rows.num_drops)
+
+    def _check_memory(self, error: RuntimeError | MemoryError) -> None:
+        """Raise StepMemoryError where that is what the error means."""
+        if self._device.is_out_of_memory(error):
+            self._device.release_unused()
+            raise StepMemoryError(" ".join(str(error).split())[:200]) from error
 
     def _update_rows(self, plan: StepPlan) -> None:
         for request_id in plan.dropped:
             if self._rows.drop(request_id):
                 self._drafting.stop(request_id)
+        for request_id in plan.recalled:
+            self._drafting.recall(request_id)
         for new in plan.new_rows:
             self._rows.add(new)
             self._drafting.start(new.request_id, new.token_ids, new.cache_salt)
+        for request_id, block_ids in plan.lent.items():
+            self._drafting.lend(request_id, block_ids)
         for planned in plan.rows:
             if planned.new_blocks:
                 self._rows.grow(self._rows.find(planned.request_id), planned.new_blocks)
 
-    def _sample(self, hidden: torch.Tensor, inputs: StepInputs) -> dict[int, Sampled]:
-        """What each row that wants a token came to, by its place in the plan."""
-        if not inputs.places:
-            return {}
-        logits = self._runner.logits(hidden[: inputs.num_wanted])
-        return dict(zip(inputs.places, self._sampler.sample(logits, inputs.wanted), strict=True))
+    def _judge(self, flight: _Flight, arrived: Arrived) -> list[Sampled]:
+        """What each row that wants a token came to."""
+        if flight.chosen is None:
+            return []
+        return self._sampler.judge(arrived.tokens, arrived.values, flight.chosen, flight.inputs.wanted)
 
-    def _prompt_logprobs(self, hidden: torch.Tensor, inputs: StepInputs) -> dict[int, list[TokenLogprobs]]:
+    def _prompt_logprobs(self, flight: _Flight) -> dict[int, list[TokenLogprobs]]:
         """Log-probabilities of prompt tokens, by place in the plan."""
         found = {}
-        start = inputs.num_wanted
-        for prompt in inputs.prompts:
-            found[prompt.place] = self._of_prompt(hidden[start : start + len(prompt.targets)], prompt)
+        start = flight.inputs.num_wanted
+        for prompt in flight.inputs.prompts:
+            assert flight.hidden is not None
+            found[prompt.place] = self._of_prompt(flight.hidden[start : start + len(prompt.targets)], prompt)
             start += len(prompt.targets)
         return found
 
@@ -99,32 +177,60 @@ class Worker:
             entries.extend(token_logprobs(logits, targets, [prompt.num_top] * len(targets)))
         return entries
 
-    def _commit(self, plan: StepPlan, sampled: dict[int, Sampled]) -> None:
-        for place, row in sampled.items():
-            request_id = plan.rows[place].request_id
-            self._rows.append(self._rows.find(request_id), row.token_ids)
-            self._drafting.observe(request_id, row.token_ids)
+    def _commit(self, flight: _Flight, sampled: list[Sampled], arrived: Arrived) -> None:
+        """Append the tokens to the rows, and tell the drafters."""
+        rows, plan, inputs = self._rows, flight.plan, flight.inputs
+        is_plain = not inputs.wanted.has_drafts and rows.num_drops == flight.num_drops
+        if is_plain and np.isfinite(arrived.values).all():
+            rows.append_one(inputs.wanted.rows, arrived.tokens)
+            if self._drafting.has_drafters:
+                for place, row in zip(inputs.places, sampled, strict=True):
+                    self._drafting.observe(plan.rows[place].request_id, row.token_ids)
+            return
+        known = {  # others ended while the step was in flight
+            request_id: row.token_ids
+            for place, row in zip(inputs.places, sampled, strict=True)
+            if (request_id := plan.rows[place].request_id) in rows
+        }
+        if known:
+            rows.append_many(rows.find_all(known), list(known.values()))
+            for request_id, token_ids in known.items():
+                self._drafting.observe(request_id, token_ids)
 
-    def _propose(self, plan: StepPlan, sampled: dict[int, Sampled]) -> dict[int, Proposal]:
+    def _propose(self, flight: _Flight, sampled: list[Sampled]) -> dict[int, Proposal]:
         """The next drafts, by request id; also kept with the rows."""
+        if not self._drafting.has_drafters:
+            return {}
+        rows = flight.plan.rows
         wanted = {
-            plan.rows[place].request_id: plan.rows[place].next_draft
-            for place, row in sampled.items()
-            if plan.rows[place].next_draft > 0 and row.error is None
+            rows[place].request_id: rows[place].next_draft
+            for place, row in zip(flight.inputs.places, sampled, strict=True)
+            if rows[place].next_draft > 0 and row.error is None
         }
         proposals = self._drafting.propose(wanted) if wanted else {}
-        for request_id, proposal in proposals.items():
-            self._rows.set_draft(self._rows.find(request_id), proposal.draft.token_ids)
+        if proposals:
+            drafts = [proposal.draft.token_ids for proposal in proposals.values()]
+            self._rows.set_drafts(self._rows.find_all(proposals), drafts)
         return proposals
 
 
-def _row_result(
-    sampled: Sampled | None, num_drafted: int, proposal: Proposal | None, prompt_logprobs: list[TokenLogprobs] | None
-) -> RowResult:
-    if sampled is None:
-        return RowResult([], prompt_logprobs=prompt_logprobs)
-    token_ids, logprobs, error = sampled
-    if proposal is None:
-        return RowResult(token_ids, num_drafted, (), "", logprobs, prompt_logprobs, error)
-    survival, drafter = proposal.draft.survival, proposal.drafter
-    return RowResult(token_ids, num_drafted, survival, drafter, logprobs, prompt_logprobs, error)
+def _results(
+    flight: _Flight,
+    sampled: list[Sampled],
+    proposals: dict[int, Proposal],
+    prompt_logprobs: dict[int, list[TokenLogprobs]],
+) -> list[RowResult]:
+    """One result a row of the plan."""
+    plan, inputs = flight.plan.rows, flight.inputs
+    results = [RowResult([])] * len(plan)
+    if not proposals and not inputs.wanted.has_drafts:
+        for place, (token_ids, logprobs, error) in zip(inputs.places, sampled, strict=True):
+            results[place] = RowResult(token_ids, 0, (), "", logprobs, None, error)
+    else:
+        for place, (token_ids, logprobs, error) in zip(inputs.places, sampled, strict=True):
+            proposal = proposals.get(plan[place].request_id)
+            survival, drafter = ((), "") if proposal is None else (proposal.draft.survival, proposal.drafter)
+            results[place] = RowResult(token_ids, plan[place].max_draft, survival, drafter, logprobs, None, error)
+    for place, entries in prompt_logprobs.items():
+        results[place] = results[place]._replace(prompt_logprobs=entries)
+    return results

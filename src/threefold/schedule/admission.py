@@ -12,6 +12,7 @@ from collections.abc import Callable
 from threefold.cache.manager import CacheManager
 from threefold.metrics import EngineStats
 from threefold.request import Request, RequestStatus
+from threefold.schedule.backoff import Backoff
 from threefold.schedule.queue import WaitingQueue
 from threefold.schedule.running import Row, RunningBatch
 
@@ -30,7 +31,7 @@ class Admission:
         running: RunningBatch,
         stats: EngineStats,
         *,
-        max_num_seqs: int,
+        backoff: Backoff,
         policy: str,
         clock: Callable[[], float],
     ) -> None:
@@ -39,7 +40,7 @@ class Admission:
         self._cache = cache
         self._running = running
         self._stats = stats
-        self._max_num_seqs = max_num_seqs
+        self._backoff = backoff
         self._clock = clock
         self._lost_tokens: dict[int, int] = {}  # of preempted requests that wait: tokens that had been computed
 
@@ -59,7 +60,7 @@ class Admission:
         """
         self.is_short_of_blocks = False
         request = self.waiting.peek()
-        if request is None or len(self._running) >= self._max_num_seqs:
+        if request is None or len(self._running) >= self._backoff.num_rows:
             return None
         if not self._reserve(request):
             self.is_short_of_blocks = True

@@ -34,6 +34,12 @@ class Committer:
         self._count_step(plan, result, num_committed)
         return deltas
 
+    def fail(self, row: Row, error: str) -> TokenDelta:
+        """End a request outside of a step."""
+        delta = self._fail(row, error)
+        self._running.sweep()
+        return delta
+
     def _commit_rows(self, plan: StepPlan, result: StepResult) -> list[TokenDelta]:
         """The hot loop.
 

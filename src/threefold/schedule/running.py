@@ -25,9 +25,10 @@ class Row:
         survival: for the drafts at hand, what the drafter thinks of them; as long as there are drafts.
         drafter: who proposed them.
         prompt_logprobs: those of the chunks fed so far, until the first token takes them along.
+        is_bound: its next token cannot be drawn before its last one is known, or its results take more than tokens.
     """
 
-    __slots__ = ("drafter", "key", "max_draft", "num_slots", "prompt_logprobs", "request", "survival")
+    __slots__ = ("drafter", "is_bound", "key", "max_draft", "num_slots", "prompt_logprobs", "request", "survival")
 
     def __init__(self, request: Request, key: OrderKey, num_slots: int) -> None:
         self.request = request
@@ -38,6 +39,9 @@ class Row:
         self.survival: tuple[float, ...] = ()
         self.drafter = ""
         self.prompt_logprobs: list[TokenLogprobs] = []
+        params = request.params
+        has_logprobs = params.logprobs is not None or params.prompt_logprobs is not None
+        self.is_bound = has_logprobs or params.reads_history
 
     def useful_draft(self, num_committed: int) -> int:
         """Longest draft of any use once num_committed more tokens are known; a step says one token itself."""
@@ -54,11 +58,13 @@ class RunningBatch:
     Attributes:
         rows: all rows, first served first.
         by_id: the same by request id.
+        num_bound: rows that keep steps from overlapping.
     """
 
     def __init__(self, cache: CacheManager, controller: DraftPolicy) -> None:
         self.rows: list[Row] = []
         self.by_id: dict[int, Row] = {}
+        self.num_bound = 0
         self._cache = cache
         self._controller = controller
         self._dropped: list[int] = []
@@ -70,6 +76,7 @@ class RunningBatch:
         """A request is admitted."""
         insort(self.rows, row, key=lambda other: other.key)
         self.by_id[row.request.request_id] = row
+        self.num_bound += row.is_bound
         self._controller.start(row.request.request_id, row.max_draft)
 
     def leave(self, row: Row) -> None:
@@ -79,6 +86,7 @@ class RunningBatch:
         """
         request_id = row.request.request_id
         del self.by_id[request_id]
+        self.num_bound -= row.is_bound
         self._cache.free(row.request)
         self._controller.stop(request_id)
         self._dropped.append(request_id)

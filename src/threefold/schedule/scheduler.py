@@ -17,19 +17,25 @@ from threefold.errors import ConfigError
 from threefold.metrics import EngineStats
 from threefold.request import FinishReason, Request, RequestStatus
 from threefold.schedule.admission import Admission
+from threefold.schedule.ahead import AheadPlanner
+from threefold.schedule.backoff import Backoff
 from threefold.schedule.commit import Committer
-from threefold.schedule.drafting import DraftPlanner
+from threefold.schedule.drafting import DraftPlanner, shape_of
+from threefold.schedule.lending import Lending
 from threefold.schedule.running import Row, RunningBatch
 from threefold.step import NewRow, RowPlan, StepPlan, StepResult, TokenDelta
 
 POLICIES = ("fcfs", "priority")
+MIN_TOKENS = 16
+"""A step this small that the device has no memory for will not get any smaller."""
 _SEED_STEP = 0x9E3779B97F4A7C15  # odd, so consecutive request ids give seeds far apart (golden ratio, Knuth)
 
 
 class Scheduler:
     """Continuous batching over a budget of tokens a step.
 
-    Call `plan`, run the plan, call `commit`, again and again; `add` and `abort` come in between.
+    Call `plan`, run the plan, call `commit`, again and again; `add` and `abort` come in between. Steps may overlap:
+    while a plan runs, `plan_ahead` gives the next one, and `commit` takes in their results in turn.
     """
 
     def __init__(
@@ -42,6 +48,7 @@ class Scheduler:
         long_prefill_token_threshold: int = 0,
         policy: str = "fcfs",
         seed: int = 0,
+        lent_block_tokens: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Raise ConfigError for a policy that is not known and for limits that contradict each other."""
@@ -54,15 +61,17 @@ class Scheduler:
             )
         self._cache = cache
         self._controller = controller
-        self._max_num_batched_tokens = max_num_batched_tokens
+        self._backoff = Backoff(max_num_batched_tokens, max_num_seqs)
         self._max_chunk = long_prefill_token_threshold or max_num_batched_tokens
         self._seed = seed
         self._stats = EngineStats()
         self._running = RunningBatch(cache, controller)
         self._admission = Admission(
-            cache, self._running, self._stats, max_num_seqs=max_num_seqs, policy=policy, clock=clock
+            cache, self._running, self._stats, backoff=self._backoff, policy=policy, clock=clock
         )
+        self._ahead = AheadPlanner(cache, controller, self._running)
         self._drafts = DraftPlanner(cache, controller)
+        self._lending = Lending(cache.loans, lent_block_tokens)
         self._committer = Committer(cache, controller, self._running, self._stats)
 
     @property
@@ -105,16 +114,45 @@ class Scheduler:
         new_rows: list[NewRow] = []
         budget = self._plan_running(plans, drafting)
         budget = self._plan_waiting(plans, new_rows, budget)
+        num_spare = self._cache.num_blocks if self._admission.is_short_of_blocks else len(self._running)
         if drafting and budget > 0:
-            num_spare = self._cache.num_blocks if self._admission.is_short_of_blocks else len(self._running)
             self._drafts.add_drafts(plans, drafting, budget, num_spare)
         if not plans:
             return None
-        return StepPlan(plans, new_rows, self._running.take_dropped())
+        lent = self._lending.lend(plans, num_spare)
+        return StepPlan(plans, new_rows, self._running.take_dropped(), self._cache.loans.take_recalled(), lent)
+
+    def plan_ahead(self, in_flight: StepPlan) -> StepPlan | None:
+        """Decide the step behind one that runs; None when its result is needed first, or nothing is left to do."""
+        if not self._ahead.can_plan(in_flight):
+            return None
+        new_rows: list[NewRow] = []
+        plans, budget = self._ahead.plan_rows(in_flight, self._backoff.num_tokens, self._max_chunk)
+        self._plan_waiting(plans, new_rows, budget)
+        if not plans:
+            return None
+        return StepPlan(plans, new_rows, self._running.take_dropped(), self._cache.loans.take_recalled())
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[TokenDelta]:
         """Take in what a plan came to: tokens that passed, requests that ended, blocks that filled up."""
+        self._backoff.recover()
         return self._committer.commit(plan, result)
+
+    def retreat(self, plan: StepPlan) -> list[TokenDelta]:
+        """A plan came to nothing for want of the device's memory, and no step is in flight: plan less from now on.
+
+        The newer half of the running requests goes back to wait, and steps hold half the tokens. A request that does
+        not fit alone ends.
+        """
+        self._controller.observe_step(shape_of(plan.rows), forward_ms=0.0, draft_ms=0.0, num_committed=0)
+        rows = self._running.rows
+        if len(rows) == 1 and plan.num_tokens <= MIN_TOKENS:
+            return [self._committer.fail(rows[0], "the device has no memory left for this request")]
+        num_kept = max(len(rows) // 2, 1)
+        self._backoff.shrink(plan.num_tokens // 2, num_kept)
+        while len(rows) > num_kept:
+            self._admission.preempt(rows.pop())
+        return []
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes."""
@@ -131,6 +169,7 @@ class Scheduler:
             num_cached_blocks=self._cache.num_cached_blocks,
             speculation_gain_ratio=self._controller.gain_ratio,
             speculation_gain_error=self._controller.gain_error,
+            gain_by=dict(self._controller.gain_by_drafter),
             drafted_by=dict(self._stats.drafted_by),
             accepted_by=dict(self._stats.accepted_by),
             accepted_per_position=list(self._stats.accepted_per_position),
@@ -154,7 +193,7 @@ class Scheduler:
         """
         rows = self._running.rows
         appetite = self._controller.appetite
-        budget = self._max_num_batched_tokens
+        budget = self._backoff.num_tokens
         for row in rows:
             request = row.request
             num_computed = request.num_computed

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import random
 import time
+from collections import deque
 
+from threefold.errors import StepMemoryError
 from threefold.step import NewRow, RowPlan, RowResult, StepPlan, StepResult, TokenLogprobs
 from threefold.testing.fake_model import FakeModel
 
@@ -67,6 +69,7 @@ class FakeExecutor:
     Attributes:
         row_faults: request id -> error; that row alone fails, once, at the next step it takes part in.
         step_fault: raised once in place of the next result; the engine is dead then.
+        max_step_tokens: a step with more raises StepMemoryError; None = memory for all.
         num_steps: steps run.
         is_closed: True once closed.
     """
@@ -78,17 +81,34 @@ class FakeExecutor:
         self.model = model or FakeModel()
         self.row_faults: dict[int, str] = {}
         self.step_fault: Exception | None = None
+        self.max_step_tokens: int | None = None
         self.num_steps = 0
         self.is_closed = False
         self._drafts = drafts
         self._step_s = step_s
         self._rows: dict[int, _FakeRow] = {}
+        self._in_flight: deque[tuple[float, StepResult]] = deque()  # (when it will be done, what it comes to)
 
     def run(self, plan: StepPlan) -> StepResult:
         """Run one step."""
-        self.num_steps += 1
+        self.launch(plan)
+        return self.collect()
+
+    def launch(self, plan: StepPlan) -> None:
+        """Work it all out, and keep it back until the step's time is over; steps take their time one after another."""
+        result = self._result(plan)
+        last_s = self._in_flight[-1][0] if self._in_flight else 0.0
+        self._in_flight.append((max(last_s, time.monotonic()) + self._step_s, result))
+
+    def collect(self) -> StepResult:
+        """The oldest step's result, when it is due."""
+        due_s, result = self._in_flight.popleft()
         if self._step_s:
-            time.sleep(self._step_s)
+            time.sleep(max(due_s - time.monotonic(), 0.0))
+        return result
+
+    def _result(self, plan: StepPlan) -> StepResult:
+        self.num_steps += 1
         if self.step_fault is not None:
             fault, self.step_fault = self.step_fault, None
             raise fault
@@ -96,6 +116,8 @@ class FakeExecutor:
             del self._rows[request_id]
         for new_row in plan.new_rows:
             self._rows[new_row.request_id] = _FakeRow(new_row, self.model)
+        if self.max_step_tokens is not None and plan.num_tokens > self.max_step_tokens:
+            raise StepMemoryError(f"no memory for {plan.num_tokens} tokens")
         results = [self._run_row(self._rows[row_plan.request_id], row_plan) for row_plan in plan.rows]
         if self.row_faults:
             self._inject(plan, results)
@@ -104,6 +126,7 @@ class FakeExecutor:
     def close(self) -> None:
         """Forget all rows."""
         self._rows.clear()
+        self._in_flight.clear()
         self.is_closed = True
 
     def _run_row(self, row: _FakeRow, plan: RowPlan) -> RowResult:

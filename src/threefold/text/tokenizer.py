@@ -106,6 +106,11 @@ class Tokenizer:
         token: str | None = self._backend.id_to_token(token_id)
         return token
 
+    def token_to_id(self, token: str) -> int | None:
+        """Id of a token by the vocabulary's own spelling; None = there is no such token."""
+        token_id: int | None = self._backend.token_to_id(token)
+        return token_id
+
     def is_special(self, token_id: int) -> bool:
         """True for ids that are left out of shown text."""
         return token_id in self.special_ids

@@ -1,0 +1,136 @@
+"""One step's arrays through the model, and what stays on the device for the next step.
+
+Two ways lead to the same result: on the host's own memory, without a copy, and from one staged upload on a card. A
+third, captured graphs, stands in graphs.py. Knows nothing about plans, sampling parameters or drafts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from threefold.layers.batch import Batch
+from threefold.runner.inputs import StepArrays
+from threefold.runner.rows import Rows
+from threefold.runner.runner import ModelRunner
+from threefold.runner.staging import StagedShape, StagedViews, Staging
+from threefold.sample.sampler import Likely
+
+
+@dataclass(slots=True)
+class Pass:
+    """What a forward pass left on the device."""
+
+    hidden: torch.Tensor | None  # [num_logits, hidden] of the tokens whose logits are wanted, None = all were
+    logits: torch.Tensor | None  # [num_wanted or more, vocab] float32, None = nobody wants a token
+    keep_rows: torch.Tensor  # [num_wanted or more] int64, whose next input is chosen at each position
+    likely: Likely | None = None  # the most likely tokens, where the pass found them already; then they are kept too
+
+
+class Forward(Protocol):
+    """Runs one step's arrays."""
+
+    def run(self, arrays: StepArrays, num_wanted: int) -> Pass:
+        """Launch a pass; the first num_wanted logits are for drawing tokens, the hidden states behind for logprobs."""
+
+
+class DeviceRows:
+    """What the device itself keeps of each row, so that a step can be launched before the host knows its last token.
+
+    Attributes:
+        last_tokens: [max_rows + 1] int64, the last token chosen for each row; the end is for what nobody needs.
+        block_tables: [max_rows, max_blocks] int32.
+    """
+
+    def __init__(self, max_rows: int, max_blocks: int, device: torch.device) -> None:
+        self.last_tokens = torch.zeros(max_rows + 1, dtype=torch.int64, device=device)
+        self.block_tables = torch.zeros(max_rows, max_blocks, dtype=torch.int32, device=device)
+
+    def grow(self, places: torch.Tensor, block_ids: torch.Tensor) -> None:
+        """Write entries of the tables, counted row by row."""
+        self.block_tables.view(-1).index_copy_(0, places, block_ids)
+
+    def keep(self, keep_rows: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Note the tokens chosen for these rows, both [n]."""
+        self.last_tokens.index_copy_(0, keep_rows, tokens)
+
+    def resolve(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Put in the tokens that a step before chose, where an id is -1 - row."""
+        rows = (-1 - token_ids).clamp_(min=0)
+        return torch.where(token_ids < 0, self.last_tokens[rows], token_ids)
+
+
+class HostForward:
+    """Runs steps on a CPU; the arrays are the tensors, and the host's block tables serve."""
+
+    def __init__(self, runner: ModelRunner, rows: Rows, device_rows: DeviceRows) -> None:
+        self._runner = runner
+        self._rows = rows
+        self._device_rows = device_rows
+
+    def run(self, arrays: StepArrays, num_wanted: int) -> Pass:
+        """Run a pass; it is done when this returns."""
+        hidden = self._runner.forward(self._batch(arrays))
+        logits = self._runner.logits(hidden[:num_wanted]) if num_wanted else None
+        return Pass(hidden, logits, torch.from_numpy(arrays.keep_rows[:num_wanted]))
+
+    def _batch(self, arrays: StepArrays) -> Batch:
+        token_ids = torch.from_numpy(arrays.token_ids)
+        num_blocks = -(-arrays.max_context // self._rows.block_size)
+        return Batch(
+            token_ids=self._device_rows.resolve(token_ids) if arrays.has_unknown else token_ids,
+            positions=torch.from_numpy(arrays.positions),
+            slots=torch.from_numpy(arrays.slots),
+            row_starts=_int32(arrays.row_starts),
+            context_lens=_int32(arrays.context_lens),
+            block_tables=torch.from_numpy(self._rows.block_tables[arrays.row_ids, :num_blocks]),
+            logit_tokens=torch.from_numpy(arrays.logit_tokens),
+            max_new=arrays.max_new,
+            max_context=arrays.max_context,
+        )
+
+
+class StagedForward:
+    """Runs steps on a card as they are, one kernel after another: prompt chunks, and what no graph holds."""
+
+    def __init__(self, runner: ModelRunner, staging: Staging, device_rows: DeviceRows) -> None:
+        self._runner = runner
+        self._staging = staging
+        self._device_rows = device_rows
+
+    def run(self, arrays: StepArrays, num_wanted: int) -> Pass:
+        """Launch a pass."""
+        shape = StagedShape(len(arrays.token_ids), len(arrays.row_ids), len(arrays.logit_tokens))
+        self._staging.put(arrays, shape, self._device_rows.grow)
+        views = self._staging.views(shape)
+        batch, keep_rows = staged_batch(views, self._device_rows, arrays.max_new, arrays.max_context)
+        hidden = self._runner.forward(batch)
+        logits = self._runner.logits(hidden[:num_wanted]) if num_wanted else None
+        return Pass(hidden, logits, keep_rows[:num_wanted])
+
+
+def staged_batch(
+    views: StagedViews, device_rows: DeviceRows, max_new: int, max_context: int
+) -> tuple[Batch, torch.Tensor]:
+    """The batch that lies in the staging buffer, and whose next input each of its logits is: device work only."""
+    longs = views.longs()
+    batch = Batch(
+        token_ids=device_rows.resolve(longs.token_ids),
+        positions=longs.positions,
+        slots=longs.slots,
+        row_starts=views.row_starts,
+        context_lens=views.context_lens,
+        block_tables=device_rows.block_tables.index_select(0, views.row_ids),
+        logit_tokens=longs.logit_tokens,
+        max_new=max_new,
+        max_context=max_context,
+    )
+    return batch, longs.keep_rows
+
+
+def _int32(array: npt.NDArray[np.int64]) -> torch.Tensor:
+    return torch.from_numpy(array.astype(np.int32))

@@ -1,0 +1,217 @@
+"""Captured graphs: a step's hundreds of kernels launched as one, for every step without a large prompt chunk.
+
+A graph is captured for a number of tokens, not of rows, so ragged drafts need no padding to a rectangle; the step is
+padded up to the next number that has one. Two classes: one new token a row, and up to so many as drafts may make of it.
+All graphs share one pool of memory, the largest is captured first, and the logits, which would fill it, lie outside. In
+a graph are the forward pass, the logits, the most likely tokens, and the note of each row's last token; what single
+requests wish for beyond that runs behind it, on its logits.
+
+    arrays ─► staging buffer (one copy) ─► graph: batch ─► hidden ─► logits ─► most likely ─► last tokens, packed
+
+Knows nothing about plans or requests.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+
+from threefold.kernels.argmax import most_likely_on_device
+from threefold.runner.forward import DeviceRows, Forward, Pass, staged_batch
+from threefold.runner.inputs import StepArrays
+from threefold.runner.readback import Mark, pack
+from threefold.runner.runner import ModelRunner
+from threefold.runner.staging import StagedShape, Staging
+from threefold.sample.sampler import Likely
+
+MAX_LOGITS_BYTES = 512 * 1024**2
+"""Room for logits, which bounds the number of tokens; a step with more runs without a graph."""
+GRAPH_BYTES = 4 * 1024**2
+"""What a graph of some hundred kernels takes for itself."""
+_SPANS = ((1, 1, 2), (4, 4, 16), (24, 8, 64), (80, 16, 128), (160, 32, 256), (320, 64, 512), (640, 128, 2048))
+"""(first, gap, last) numbers of tokens that get a graph: close together where a step is short."""
+
+
+class Capture(Protocol):
+    """Records device work so that it can be launched again at once: CUDA's graphs, or a fake."""
+
+    def __call__(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Run the work once to warm it up, record it, return what launches it again."""
+
+    def end(self) -> int:
+        """All is recorded: give back what warming up took. Returns the bytes that recorded work holds."""
+
+
+class CudaCapture:
+    """CUDA graphs with one pool of memory."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._reserved_bytes = torch.cuda.memory_reserved(device)
+
+    def __call__(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Capture on a stream of its own; torch.cuda.graph would also collect garbage and empty caches each time."""
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize(self._device)
+        with torch.cuda.stream(self._stream):
+            work()
+            self._stream.synchronize()
+            graph.capture_begin(pool=self._pool)
+            work()
+            graph.capture_end()
+        return graph.replay
+
+    def end(self) -> int:
+        """What torch has taken from the card since before the first capture."""
+        torch.cuda.synchronize(self._device)
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved(self._device) - self._reserved_bytes
+
+
+def make_cuda_mark() -> Mark:
+    """A mark in the current stream."""
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphLimits:
+    """What bounds the steps that graphs are captured for."""
+
+    max_rows: int
+    """Most rows of a step."""
+    max_draft: int
+    """Most drafts a row."""
+    max_context: int
+    """Most tokens of a row."""
+    vocab_size: int
+
+    @property
+    def sizes(self) -> list[int]:
+        """The numbers of tokens that get a graph, ascending; the last is the first that any step of theirs fits in."""
+        most_logits = max(MAX_LOGITS_BYTES // (4 * self.vocab_size), 1)
+        sizes = [size for first, gap, last in _SPANS for size in range(first, last + 1, gap) if size <= most_logits]
+        return [size for i, size in enumerate(sizes) if i == 0 or sizes[i - 1] < self.max_rows * (1 + self.max_draft)]
+
+
+def expected_bytes(limits: GraphLimits, token_bytes: int) -> int:
+    """Memory that the graphs will hold, give or take: logits in two forms, the largest step, the graphs themselves.
+
+    Args:
+        limits: which graphs.
+        token_bytes: what one token of a step holds at most.
+    """
+    num_graphs = len(limits.sizes) * (2 if limits.max_draft else 1)
+    return limits.sizes[-1] * (8 * limits.vocab_size + token_bytes) + num_graphs * GRAPH_BYTES
+
+
+class GraphReport(NamedTuple):
+    """What capturing took."""
+
+    num_graphs: int
+    max_tokens: int
+    """Largest step that has a graph."""
+    seconds: float
+    num_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_graphs}, for steps of up to {self.max_tokens} tokens: "
+            f"{self.seconds:.1f} s, {self.num_bytes / 1024**2:.0f} MiB"
+        )
+
+
+class _Key(NamedTuple):
+    num_tokens: int
+    max_new: int
+
+
+@dataclass(slots=True)
+class _Left:
+    """What a graph leaves in its own memory; it stays where it is from replay to replay."""
+
+    keep_rows: torch.Tensor  # [num_tokens] int64
+    likely: Likely  # [num_tokens]
+
+
+class GraphForward:
+    """Replays the graph of a step where there is one; other steps run as they are.
+
+    Args:
+        runner: the model.
+        staging: where steps are written.
+        device_rows: what the device keeps of each row.
+        eager: runs the other steps.
+        limits: which graphs to capture.
+    """
+
+    def __init__(
+        self, runner: ModelRunner, staging: Staging, device_rows: DeviceRows, eager: Forward, limits: GraphLimits
+    ) -> None:
+        self._runner = runner
+        self._staging = staging
+        self._device_rows = device_rows
+        self._eager = eager
+        self._limits = limits
+        self._sizes = limits.sizes
+        self._graphs: dict[_Key, Callable[[], None]] = {}
+        self._left: dict[_Key, _Left] = {}
+        device = device_rows.last_tokens.device
+        self._logits = torch.empty(self._sizes[-1], limits.vocab_size, dtype=torch.float32, device=device)
+
+    @torch.inference_mode()
+    def capture(self, capture: Capture) -> GraphReport:
+        """Capture all graphs, the largest first, each over a step of padding that touches nothing."""
+        began_s = time.perf_counter()
+        for key in sorted(self._keys(), reverse=True):
+            self._staging.put_padding(self._shape(key))
+            self._graphs[key] = capture(lambda key=key: self._work(key))  # type: ignore[misc]
+        num_bytes = capture.end()
+        return GraphReport(len(self._graphs), self._sizes[-1], time.perf_counter() - began_s, num_bytes)
+
+    def run(self, arrays: StepArrays, num_wanted: int) -> Pass:
+        """Launch a pass."""
+        key = self._key(arrays)
+        if key not in self._graphs or num_wanted < len(arrays.logit_tokens):
+            return self._eager.run(arrays, num_wanted)
+        self._staging.put(arrays, self._shape(key), self._device_rows.grow)
+        self._graphs[key]()
+        left = self._left[key]
+        tokens, values, packed = left.likely
+        logits = self._logits[:num_wanted] if num_wanted else None
+        likely = Likely(tokens[:num_wanted], values[:num_wanted], packed)
+        return Pass(None, logits, left.keep_rows[:num_wanted], likely)
+
+    def _keys(self) -> list[_Key]:
+        """One token a row as far as rows go; with drafts as far as there is room."""
+        most_single = self._padded(self._limits.max_rows)
+        keys = [_Key(size, 1) for size in self._sizes if size <= most_single]
+        if self._limits.max_draft:
+            keys += [_Key(size, 1 + self._limits.max_draft) for size in self._sizes if size > 1]
+        return keys
+
+    def _key(self, arrays: StepArrays) -> _Key:
+        """The graph that would fit a step."""
+        max_new = 1 + self._limits.max_draft if 1 < arrays.max_new <= 1 + self._limits.max_draft else arrays.max_new
+        return _Key(self._padded(len(arrays.token_ids)), max_new)
+
+    def _padded(self, num_tokens: int) -> int:
+        return next((size for size in self._sizes if size >= num_tokens), num_tokens)
+
+    def _shape(self, key: _Key) -> StagedShape:
+        return StagedShape(key.num_tokens, min(key.num_tokens, self._limits.max_rows), key.num_tokens)
+
+    def _work(self, key: _Key) -> None:
+        """All that a graph does."""
+        views = self._staging.views(self._shape(key))
+        batch, keep_rows = staged_batch(views, self._device_rows, key.max_new, self._limits.max_context)
+        hidden = self._runner.forward(batch)
+        logits = self._runner.logits(hidden, self._logits[: key.num_tokens])
+        likely = Likely(*most_likely_on_device(logits))
+        self._device_rows.keep(keep_rows, likely.tokens)
+        self._left[key] = _Left(keep_rows, likely._replace(packed=pack(likely)))

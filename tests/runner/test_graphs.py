@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from threefold.runner.forward import DeviceRows, StagedForward
+from threefold.runner.graphs import MAX_LOGITS_BYTES, GraphForward, GraphLimits, expected_bytes
+from threefold.runner.inputs import build_inputs
+from threefold.runner.runner import ModelRunner
+from threefold.runner.staging import Staging
+from threefold.step import StepPlan
+
+CPU = torch.device("cpu")
+VOCAB = 32
+
+
+class FakeCapture:
+    """Does the work again, and counts."""
+
+    def __init__(self):
+        self.num_captured = 0
+        self.num_replays = 0
+
+    def __call__(self, work):
+        self.num_captured += 1
+        work()
+
+        def replay():
+            self.num_replays += 1
+            work()
+
+        return replay
+
+    def end(self):
+        return 1 << 20
+
+
+class CountingModel:
+    """The token after t is t + 1; works with padding as it is."""
+
+    def __init__(self):
+        self.sizes = []
+
+    def forward(self, batch, kv):
+        self.sizes.append((len(batch.token_ids), len(batch.context_lens), batch.max_new, batch.max_context))
+        return batch.token_ids[batch.logit_tokens].unsqueeze(1)
+
+    def logits(self, hidden, out=None):
+        logits = torch.zeros(len(hidden), VOCAB)
+        logits[torch.arange(len(hidden)), (hidden[:, 0] + 1) % VOCAB] = 5.0
+        return logits if out is None else out.copy_(logits)
+
+
+@pytest.fixture
+def graphs(rows):
+    model, capture = CountingModel(), FakeCapture()
+    device_rows = DeviceRows(4, rows.block_tables.shape[1], CPU)
+    staging, runner = Staging(64, 4, CPU), ModelRunner(model, [])
+    limits = GraphLimits(max_rows=4, max_draft=3, max_context=40, vocab_size=VOCAB)
+    forward = GraphForward(runner, staging, device_rows, StagedForward(runner, staging, device_rows), limits)
+    report = forward.capture(capture)
+    model.sizes.clear()
+    return forward, model, capture, report, device_rows
+
+
+@pytest.fixture
+def step(rows, new_row, plan_row):
+    """The arrays of a step with rows of so many new tokens, all but the first of them prompts' ends."""
+
+    def make(*num_new, wants=True):
+        news = [new_row(i, tuple(range(1, num + 1))) for i, num in enumerate(num_new)]
+        for new in news:
+            rows.grow(rows.add(new), range(len(new.token_ids) // 4 + 1))
+        plans = [plan_row(i, 0, num, wants=wants) for i, num in enumerate(num_new)]
+        return build_inputs(StepPlan(plans), rows).arrays
+
+    return make
+
+
+def test_all_sizes_are_captured_the_report_says_what_it_took(graphs):
+    *_, capture, report, _ = graphs
+    assert GraphLimits(4, 3, 40, VOCAB).sizes == [1, 2, 4, 8, 12, 16]
+    assert capture.num_captured == report.num_graphs == 3 + 5  # one token a row: 1, 2, 4; with drafts: from 2 on
+    assert str(report).startswith("8, for steps of up to 16 tokens: 0.0 s, 1 MiB")
+
+
+@pytest.mark.parametrize(
+    ("num_new", "size"),
+    [
+        ((1,), (1, 1, 1, 40)),
+        ((1, 1, 1), (4, 4, 1, 40)),
+        ((2, 1), (4, 4, 4, 40)),
+        ((4, 4, 4), (12, 4, 4, 40)),
+        ((5, 1), (6, 2, 5, 5)),  # longer than any draft: without a graph
+    ],
+)
+def test_a_step_runs_at_the_next_size(graphs, step, num_new, size):
+    forward, model, capture, _, device_rows = graphs
+    arrays = step(*num_new)
+    found = forward.run(arrays, len(num_new))
+    assert model.sizes == [size]
+    assert capture.num_replays == (size[3] == 40)
+    assert found.logits.argmax(-1).tolist() == [num + 1 for num in num_new]
+    if capture.num_replays:
+        assert found.likely.tokens.tolist() == [num + 1 for num in num_new]
+        assert found.keep_rows.tolist() == arrays.keep_rows.tolist()
+        assert device_rows.last_tokens[arrays.row_ids].tolist() == [num + 1 for num in num_new]
+
+
+def test_hidden_states_for_prompt_logprobs_come_without_a_graph(graphs, step):
+    forward, _, capture, _, _ = graphs
+    found = forward.run(step(2, 1), 1)
+    assert capture.num_replays == 0
+    assert found.hidden is not None
+    assert len(found.logits) == 1
+
+
+def test_nobody_wants_a_token(graphs, step):
+    forward, _, capture, _, _ = graphs
+    found = forward.run(step(2, wants=False), 0)
+    assert capture.num_replays == 1
+    assert found.logits is None
+
+
+def test_logits_bound_the_sizes():
+    sizes = GraphLimits(4096, 5, 8192, 151_936).sizes
+    assert 4 * 151_936 * sizes[-1] <= MAX_LOGITS_BYTES
+    assert sizes[-1] >= 512
+    assert sizes == sorted(set(sizes))
+    assert GraphLimits(1, 0, 100, 1 << 40).sizes == [1]
+
+
+def test_more_graphs_are_expected_to_take_more():
+    plain, drafting = GraphLimits(64, 0, 512, 1000), GraphLimits(64, 5, 512, 1000)
+    assert 0 < expected_bytes(plain, 1000) < expected_bytes(drafting, 1000)
