@@ -28,6 +28,8 @@ OUTLIER = 3.0
 """A reading moves the curve as if it were at most this many standard deviations off."""
 LEAST_MS = 1e-6
 """No step takes less."""
+SURPRISES = 4
+"""So many readings in a row that are outliers to the same side are no outliers: what was known is wrong."""
 FORGETTING = 1 / 512
 """Share of what is known that fades with every reading, so that the curve never stops learning."""
 LEARN_ALL_READINGS = 256
@@ -61,16 +63,30 @@ class _Estimate:
         self.values = values
         self._start = covariance
         self._covariance = covariance.copy()
+        self._num_surprises = 0  # in a row, negative for readings below
 
     def observe(self, features: FloatArray, reading: float, noise: float) -> None:
         """Move the parameters towards features · values = reading, which scatters by `noise` (standard deviation)."""
         direction = self._covariance @ features
         variance = float(features @ direction) + noise * noise
         limit = OUTLIER * math.sqrt(variance)
-        error = min(max(reading - float(features @ self.values), -limit), limit)
+        surprise = reading - float(features @ self.values)
+        error = min(max(surprise, -limit), limit)
         self.values = self.values + direction * (error / variance)
         self._covariance -= np.outer(direction, direction / variance)
         self._covariance += FORGETTING * (self._start - self._covariance)
+        self._count_surprises(surprise / limit)
+
+    def _count_surprises(self, surprise: float) -> None:
+        """Begin to learn anew when readings stay far from what is expected."""
+        if abs(surprise) <= 1.0:
+            self._num_surprises = 0
+            return
+        side = 1 if surprise > 0 else -1
+        self._num_surprises = self._num_surprises + side if self._num_surprises * side >= 0 else side
+        if abs(self._num_surprises) >= SURPRISES:
+            self._covariance = self._start * surprise**2
+            self._num_surprises = 0
 
 
 class CostCurve:

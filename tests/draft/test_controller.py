@@ -111,3 +111,21 @@ def test_requests_come_and_go() -> None:
     assert controller.appetite(1) > 0
     with pytest.raises(KeyError):
         controller.appetite(99)
+
+
+def test_whatever_it_believes_it_stops_when_drafts_only_cost() -> None:
+    """The price that nobody predicted: every step with drafts takes three times as long, and the curve learns too late."""
+    controller = started(4)
+    num_steps, spent_ms, plain_ms = 3_000, 0.0, 0.0
+    for _ in range(num_steps):
+        asked = [controller.appetite(request_id) for request_id in range(4)]
+        counts = controller.choose(drafts(4, 0.9), shape(4)) if any(asked) else [0] * 4
+        for request_id, count in enumerate(counts):
+            if count:
+                controller.observe(request_id, "ngram", count, 0)
+        draft_ms = 26.0 if any(asked) or any(counts) else 0.0
+        controller.observe_step(shape(4)._replace(num_tokens=4 + sum(counts)), 13.0, draft_ms, 4)
+        spent_ms += 13.0 + draft_ms
+        plain_ms += 13.0
+
+    assert spent_ms / plain_ms < 1.03

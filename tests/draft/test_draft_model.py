@@ -15,7 +15,10 @@ from threefold.models.decoder import Decoder
 from threefold.models.shapes import expected_shapes
 from threefold.models.spec import ModelSpec
 from threefold.runner.forward import DeviceRows, HostForward
+from threefold.runner.graphs import GraphLimits
 from threefold.runner.lent_kv import lent_kv
+from threefold.runner.path import card_path
+from threefold.runner.rounds import GraphRounds
 from threefold.runner.rows import Rows
 from threefold.runner.runner import ModelRunner
 
@@ -52,12 +55,45 @@ def decoder() -> Decoder:
     return made
 
 
-def make(decoder: Decoder, max_tokens: int = 64, vocab_size: int = VOCAB, max_positions: int = 64) -> DraftModelDrafter:
+class FakeCapture:
+    """Does the work again."""
+
+    def __call__(self, work):
+        work()
+        return work
+
+    def end(self):
+        return 0
+
+
+def make(
+    decoder: Decoder,
+    max_tokens: int = 64,
+    vocab_size: int = VOCAB,
+    max_positions: int = 64,
+    *,
+    at_once: bool = False,
+) -> DraftModelDrafter:
     kv = lent_kv(allocate_kv(spec(3, 4), 60, BLOCK, torch.float32, CPU), decoder.spec, "small")
     rows = Rows(4, 64, BLOCK, 8)
-    forward = HostForward(ModelRunner(decoder, kv.caches), rows, DeviceRows(4, 0, CPU))
+    runner = ModelRunner(decoder, kv.caches)
+    forward, rounds = HostForward(runner, rows, DeviceRows(4, 0, CPU)), None
+    if at_once:
+        limits = GraphLimits(4, 8, 64, VOCAB)
+        path, _ = card_path(
+            runner,
+            limits,
+            max_tokens=64,
+            max_blocks=rows.block_tables.shape[1],
+            device=CPU,
+            capture=FakeCapture(),
+            make_mark=lambda: None,
+        )
+        forward = path.forward
+        rounds = GraphRounds(runner, path.device_rows, limits, block_size=BLOCK, max_rounds=8)
+        rounds.capture(FakeCapture())
     return DraftModelDrafter(
-        forward, kv, rows, vocab_size=vocab_size, max_tokens=max_tokens, max_positions=max_positions
+        forward, kv, rows, vocab_size=vocab_size, max_tokens=max_tokens, max_positions=max_positions, rounds=rounds
     )
 
 
@@ -91,9 +127,10 @@ def expected(decoder: Decoder, token_ids: list[int], most: int) -> list[int]:
 
 
 @torch.inference_mode()
-def test_drafts_follow_the_text_through_whatever_happens(decoder: Decoder) -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_drafts_follow_the_text_through_whatever_happens(decoder: Decoder, at_once: bool) -> None:
     dice = random.Random(1)
-    drafter = make(decoder)
+    drafter = make(decoder, at_once=at_once)
     texts = {key: [dice.randrange(VOCAB) for _ in range(5 + key)] for key in range(3)}
     blocks = {key: list(range(20 * key, 20 * key + 20)) for key in texts}
     num_drafts = 0
@@ -120,8 +157,9 @@ def test_drafts_follow_the_text_through_whatever_happens(decoder: Decoder) -> No
 
 
 @torch.inference_mode()
-def test_survival_is_how_sure_the_model_is(decoder: Decoder) -> None:
-    drafter = make(decoder)
+@pytest.mark.parametrize("at_once", [False, True])
+def test_survival_is_how_sure_the_model_is(decoder: Decoder, at_once: bool) -> None:
+    drafter = make(decoder, at_once=at_once)
     text = [3, 1, 4, 1, 5]
     drafter.start(1, text, "")
     drafter.lend(1, range(10))
@@ -143,8 +181,9 @@ def test_asking_twice_gives_the_same_draft(decoder: Decoder) -> None:
 
 
 @torch.inference_mode()
-def test_without_room_there_is_no_draft_and_with_some_a_shorter_one(decoder: Decoder) -> None:
-    drafter = make(decoder)
+@pytest.mark.parametrize("at_once", [False, True])
+def test_without_room_there_is_no_draft_and_with_some_a_shorter_one(decoder: Decoder, at_once: bool) -> None:
+    drafter = make(decoder, at_once=at_once)
     text = [3, 1, 4, 1, 5, 9, 2]
     drafter.start(1, text, "")
     assert drafter.propose({1: 4}) == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from threefold.cache.manager import CacheManager
+from threefold.cost import StepShape
 from threefold.draft.controller import FixedDrafts, NoDrafts
 from threefold.engine.core import EngineCore
 from threefold.errors import ContextLengthError, InvalidRequestError
@@ -262,3 +263,34 @@ def test_a_request_that_finds_no_memory_alone_ends_alone(make) -> None:  # type:
     tokens = [token for delta in run(core)[1] for token in delta.token_ids]
     assert tokens == executor.model.answer([1, 2], max_total_tokens=12)
     assert core.stats().num_held_blocks == 0
+
+
+class PriceList(FixedDrafts):
+    """Writes down what it is told that drafting took."""
+
+    def __init__(self, k: int) -> None:
+        super().__init__(k)
+        self.draft_ms: list[float] = []
+
+    def observe_step(self, shape: StepShape, forward_ms: float, draft_ms: float, num_committed: int) -> None:
+        self.draft_ms.append(draft_ms)
+
+
+@pytest.mark.parametrize(("num_drafts", "is_priced"), [(2, True), (0, False)])
+def test_where_steps_overlap_all_that_passes_beside_the_forward_pass_is_the_price_of_drafts(
+    num_drafts: int, is_priced: bool
+) -> None:
+    executor = FakeExecutor(drafts=FakeDrafts(0.7))
+    policy = PriceList(num_drafts)
+    scheduler = Scheduler(CacheManager(16, 4), policy, max_num_seqs=4, max_num_batched_tokens=16)
+    ticks = iter(range(10**6))
+    core = EngineCore(scheduler, executor, vocab_size=VOCAB, is_overlapped=True, clock=lambda: float(next(ticks)))
+    for _ in range(2):  # between the two the engine rests, and nobody pays for that
+        core.add_request(make_request(1, [1, 2, 3], max_total_tokens=12))
+        run(core)
+        next(ticks)
+
+    within = [ms for ms in policy.draft_ms if ms]
+    assert bool(within) == is_priced
+    assert policy.draft_ms[0] == 0.0  # nothing came before
+    assert all(ms >= 1000.0 for ms in within)  # of a clock whose every look is a second later

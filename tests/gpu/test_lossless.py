@@ -11,8 +11,11 @@ from threefold.request import SamplingParams
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")]
 
-TIE = {torch.float32: 1e-3, torch.bfloat16: 0.15}
-"""Log-probabilities this close may change places when a product has another shape."""
+TIE = {torch.float32: 1e-3, torch.bfloat16: 1.0}
+"""Log-probabilities this close may change places when a product has another shape.
+
+With these random weights logits are tens, and bf16 has eight bits: an H200 gave a gap of 0.5 that closed.
+"""
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -45,3 +45,12 @@ def test_which_caches_the_compiled_bodies_serve(
     block_size: int, head_dim: int, dtype: torch.dtype, is_vector: bool
 ) -> None:
     assert is_vector == allocate(2, block_size, 1, head_dim, dtype, torch.device("cpu")).has_vector_layout
+
+
+def test_a_step_of_padding_alone_writes_nothing() -> None:
+    kv = allocate(3, 4, 2, 16, torch.float32, torch.device("cpu"))
+
+    kv.write(torch.full((5,), -1), torch.ones(5, 2, 16), torch.ones(5, 2, 16))
+
+    assert not kv.keys.any()
+    assert not kv.values.any()

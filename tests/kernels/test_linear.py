@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from threefold.kernels import linear
+from threefold.kernels.activation import silu_mul_reference
 from threefold.kernels.linear import MAX_FEW_TOKENS, FewTokensProduct, can_read_packed, has_packed_bf16, product
 from threefold.kernels.native import llvm
 
@@ -182,3 +183,15 @@ def test_beside_amx_only_very_few_tokens_are_ours(monkeypatch: pytest.MonkeyPatc
     multiply(x)
 
     assert [1, 4] == sizes  # the trial, and four tokens
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("num_tokens", [1, 200])
+def test_a_gated_product_is_the_product_through_the_gate(dtype: torch.dtype, num_tokens: int) -> None:
+    torch.manual_seed(0)
+    weight, x = torch.randn(128, 64).to(dtype) / 8, torch.randn(num_tokens, 64).to(dtype)
+    plain = product(weight.clone(), None)(x)
+
+    gated = product(weight.clone(), None, is_gated=True)(x)
+
+    torch.testing.assert_close(gated, silu_mul_reference(plain), rtol=1e-2, atol=1e-2)

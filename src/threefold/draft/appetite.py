@@ -93,7 +93,7 @@ class Appetite:
         self._planned.append(_StepAsking(self._probed, self._probe_length))
         self._probed, self._probe_length = None, 0
 
-    def ask(self, request_id: int) -> int:
+    def ask(self, request_id: int, *, may_draft: bool = True) -> int:
         """Length to ask the request for after the step being planned; called once for each row that commits."""
         if not self._planned:
             self.begin_step()
@@ -104,6 +104,8 @@ class Appetite:
             length = 0
         if request_id == asking.probed:
             length = self._max_draft
+        if not may_draft:
+            length = 0
         asking.lengths[request_id] = length = min(length, state.limit)
         return length
 
@@ -116,6 +118,11 @@ class Appetite:
     def num_ending(self) -> int:
         """Rows that commit a token in the oldest step that is not over."""
         return len(self._planned[0].lengths) if self._planned else 0
+
+    @property
+    def is_ending_asking(self) -> bool:
+        """Whether that step asks anybody."""
+        return bool(self._planned) and any(self._planned[0].lengths.values())
 
     def expected_ms(self) -> float:
         """What the asking of the step being planned is expected to cost."""

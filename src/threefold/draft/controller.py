@@ -16,6 +16,7 @@ from threefold.draft.acceptance import Acceptance
 from threefold.draft.admit import admit
 from threefold.draft.appetite import Appetite
 from threefold.draft.gain import Gain, StepGain, Verified
+from threefold.draft.ledger import Ledger
 from threefold.draft.policy import DraftPolicy, FixedDrafts, NoDrafts, RowDraft
 from threefold.draft.probe import Prober
 
@@ -29,7 +30,8 @@ class Controller:
     """The policy that learns.
 
     Each step it admits the drafts that make the most of the time, and settles how long the drafts asked for in the next
-    may be. What is off is probed from a small budget of time, so that it can come back.
+    may be. What is off is probed from a small budget of time, so that it can come back. Should all that be wrong, the
+    ledger stops it.
 
     Args:
         cost: the step's cost curve; refined by observe_step.
@@ -43,6 +45,8 @@ class Controller:
         self._appetite = Appetite(cost, max_draft)
         self._gain = Gain()
         self._prober = Prober()
+        self._ledger = Ledger()
+        self._num_rows = 0  # that committed tokens in the last step
         self._verified: dict[str, Verified] = {}  # by drafter, of the step that is being committed
 
     @property
@@ -74,7 +78,7 @@ class Controller:
         """Admit drafts by their gain and cost, apart from probes."""
         rows_given = [i for i, row in enumerate(rows) if row.survival]
         counts = [0] * len(rows)
-        if rows_given:
+        if rows_given and self._ledger.may_draft(self._num_rows):
             num_committing = max(self._appetite.num_planned, len(rows))
             chosen = self._choose([rows[i] for i in rows_given], num_committing, shape)
             for i, count in zip(rows_given, chosen.tolist(), strict=True):
@@ -87,7 +91,7 @@ class Controller:
 
     def appetite(self, request_id: int) -> int:
         """How long a draft to ask for; 0 while it would not pay, apart from probes."""
-        return self._appetite.ask(request_id)
+        return self._appetite.ask(request_id, may_draft=self._ledger.may_draft(self._num_rows))
 
     def observe(self, request_id: int, drafter: str, num_drafted: int, num_accepted: int) -> None:
         """Learn from a verification."""
@@ -101,6 +105,7 @@ class Controller:
         num_drafted = int(sum(drafts.num_drafted for drafts in verified.values()))
         num_accepted = int(sum(drafts.num_accepted for drafts in verified.values()))
         num_rows = self._appetite.num_ending
+        has_drafts = num_drafted > 0 or self._appetite.is_ending_asking
         plain_shape = shape._replace(num_tokens=shape.num_tokens - num_drafted)
         self._appetite.end_step(plain_shape, forward_ms + draft_ms, draft_ms)
         self._prober.earn(forward_ms + draft_ms)
@@ -110,16 +115,17 @@ class Controller:
         self._gain.observe_prediction(num_drafted > 0, predicted_ms, forward_ms)
         plain_ms, drafted_ms = self._decode_ms(shape, num_rows, num_drafted)
         decode_ms = min(drafted_ms / predicted_ms, 1.0) * forward_ms
-        self._gain.observe(
-            StepGain(
-                committed=num_committed,
-                decode_ms=decode_ms + draft_ms,
-                prompt_ms=forward_ms - decode_ms,
-                plain_committed=num_committed - num_accepted,
-                plain_decode_ms=plain_ms * forward_ms / predicted_ms,
-            ),
-            verified,
+        step = StepGain(
+            committed=num_committed,
+            decode_ms=decode_ms + draft_ms,
+            prompt_ms=forward_ms - decode_ms,
+            plain_committed=num_committed - num_accepted,
+            plain_decode_ms=plain_ms * forward_ms / predicted_ms,
         )
+        self._gain.observe(step, verified)
+        if num_rows:
+            self._ledger.settle(num_rows, forward_ms + draft_ms, step.saved_ms if has_drafts else 0.0)
+            self._num_rows = num_rows
         self._cost.observe(shape, forward_ms)
 
     def _decode_ms(self, shape: StepShape, num_rows: int, num_drafted: int) -> tuple[float, float]:

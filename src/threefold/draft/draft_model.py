@@ -5,8 +5,9 @@
 
 Nothing happens in a step that asks for no drafts: what was committed meanwhile is fed when drafts are wanted again,
 many tokens at once. Each further draft is one more pass over the rows that still go on; a row stops where the model
-itself no longer believes that the draft survives. Drafts are the model's most likely tokens. Its KV lies in blocks lent
-by the target's cache; without them a row has no drafts, and nothing else happens.
+itself no longer believes that the draft survives. On a card all passes of a step are launched at once, which is worth
+more than sparing those of rows that would have stopped. Drafts are the model's most likely tokens. Its KV lies in
+blocks lent by the target's cache; without them a row has no drafts, and nothing else happens.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from threefold.runner.certainty import likely_next
 from threefold.runner.forward import Forward
 from threefold.runner.inputs import build_inputs
 from threefold.runner.lent_kv import LentKV
+from threefold.runner.rounds import Rounds
 from threefold.runner.rows import Rows
 from threefold.step import NewRow, RowPlan, StepPlan
 
@@ -75,6 +77,7 @@ class DraftModelDrafter:
         max_tokens: most tokens in a pass.
         max_positions: the draft model's longest context; beyond it a row has no drafts.
         assumed_chance: taken for the chance of each draft; None = the model's own probability of it.
+        rounds: runs all passes behind the first at once; None = one after another.
     """
 
     name = "draft_model"
@@ -89,6 +92,7 @@ class DraftModelDrafter:
         max_tokens: int,
         max_positions: int,
         assumed_chance: float | None = None,
+        rounds: Rounds | None = None,
     ) -> None:
         self._forward = forward
         self._kv = kv
@@ -97,6 +101,7 @@ class DraftModelDrafter:
         self._max_tokens = max_tokens
         self._max_positions = max_positions
         self._assumed_chance = assumed_chance
+        self._rounds = rounds
         self._followed: dict[int, _Followed] = {}
 
     def start(self, request_id: int, token_ids: Sequence[int], salt: str) -> None:
@@ -137,17 +142,44 @@ class DraftModelDrafter:
         """The most likely continuation; rows without room for their KV, or that have not caught up yet, get none."""
         plans, growing = self._catch_up(wanted)
         drafts = dict(growing)
+        if growing and self._rounds is not None:
+            self._draft_at_once(plans, growing, self._rounds)
+        elif growing:
+            self._draft_by_passes(plans, growing)
+        return {
+            request_id: Draft(draft.token_ids, tuple(draft.survival))
+            for request_id, draft in drafts.items()
+            if draft.token_ids
+        }
+
+    def _draft_by_passes(self, plans: list[RowPlan], growing: dict[int, _Growing]) -> None:
         known = {request_id: int(self._rows.lengths[self._followed[request_id].row]) for request_id in growing}
         while growing:
             growing = self._pass(plans, growing)
             plans = [self._next_plan(request_id) for request_id in growing]
         for request_id, num_known in known.items():
             self._take_back(request_id, num_known)
-        return {
-            request_id: Draft(draft.token_ids, tuple(draft.survival))
-            for request_id, draft in drafts.items()
-            if draft.token_ids
-        }
+
+    def _draft_at_once(self, plans: list[RowPlan], growing: dict[int, _Growing], rounds: Rounds) -> None:
+        """All passes, whoever stops when; the first one leaves each row's choice with the device."""
+        inputs = build_inputs(StepPlan(plans), self._rows)
+        found = self._forward.run(inputs.arrays, inputs.num_wanted)
+        num_rounds = max(draft.most for draft in growing.values()) - 1
+        followed = [self._followed[request_id] for request_id in growing]
+        rows = np.array([one.row for one in followed], dtype=np.int64)
+        known = self._rows.lengths[rows]
+        ends = np.array([min(self._room(one), self._max_positions) for one in followed], dtype=np.int64)
+        drafted = rounds.run(found, rows, known, ends, num_rounds)
+        chosen, chances = drafted.token_ids.T.tolist(), drafted.chances.T.tolist()
+        for place, draft in enumerate(growing.values()):
+            followed[place].drafted = chosen[place][: min(num_rounds, int(ends[place] - known[place]))]
+            for token_id, chance in zip(chosen[place], chances[place], strict=True):
+                if not self._extend(draft, token_id, chance):
+                    break
+
+    def _extend(self, draft: _Growing, token_id: int, chance: float) -> bool:
+        """One more token for a draft; False = it ends here."""
+        return token_id < self._vocab_size and draft.extend(token_id, self._assumed_chance or chance)
 
     def _catch_up(self, wanted: Mapping[int, int]) -> tuple[list[RowPlan], dict[int, _Growing]]:
         """The pass that feeds what was committed since, as far as it may go, and the rows that are ready to draft."""
@@ -180,12 +212,13 @@ class DraftModelDrafter:
     def _pass(self, plans: list[RowPlan], growing: dict[int, _Growing]) -> dict[int, _Growing]:
         """One more draft for each growing row, which the plans begin with; the rows that go on."""
         inputs = build_inputs(StepPlan(plans), self._rows)
-        token_ids, chances = likely_next(self._forward.run(inputs.arrays, inputs.num_wanted), inputs.num_wanted)
+        found = self._forward.run(inputs.arrays, inputs.num_wanted)
+        token_ids, chances = likely_next(found, inputs.num_wanted)
         more = {}
         for (request_id, draft), token_id, chance in zip(
             growing.items(), token_ids.tolist(), chances.tolist(), strict=True
         ):
-            if token_id < self._vocab_size and draft.extend(token_id, self._assumed_chance or chance):
+            if self._extend(draft, token_id, chance):
                 more[request_id] = draft
                 self._followed[request_id].drafted.append(token_id)
         if more:

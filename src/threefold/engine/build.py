@@ -57,6 +57,7 @@ from threefold.runner.kv_pool import allocate_pool, block_bytes
 from threefold.runner.memory import MemoryFacts, MemoryPlan, MemoryWishes, check_weights_fit, plan_memory
 from threefold.runner.path import BatchSteps, StepPath, card_path
 from threefold.runner.peak import measure_forward_peak, measure_position_bytes
+from threefold.runner.rounds import GraphRounds
 from threefold.runner.rows import Rows
 from threefold.runner.runner import ModelRunner
 from threefold.runner.worker import Worker
@@ -201,7 +202,10 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
     loaded = LoadedEngine(opened, decoder, kv, plan, _card_steps(opened, decoder, kv, plan))
     if opened.draft is None or draft is None:
         return loaded
-    loaded = replace(loaded, draft=share_memory(opened.draft, draft, kv))
+    shared = share_memory(opened.draft, draft, kv)
+    if opened.device.is_gpu:
+        shared = _on_card(opened, shared, plan)
+    loaded = replace(loaded, draft=shared)
     return replace(loaded, trial=_try_draft(loaded))
 
 
@@ -278,14 +282,19 @@ def _graph_limits(opened: _Opened, max_num_seqs: int, max_model_len: int) -> Gra
 def _graphs_bytes(opened: _Opened, peak_bytes: int) -> int:
     limits = opened.limits
     token_bytes = peak_bytes // limits.max_num_batched_tokens
-    return expected_bytes(_graph_limits(opened, limits.max_num_seqs, limits.max_model_len), token_bytes)
+    graphs = _graph_limits(opened, limits.max_num_seqs, limits.max_model_len)
+    num_bytes = expected_bytes(graphs, token_bytes)
+    if opened.draft is None:
+        return num_bytes
+    # Its passes hold less than the target's for each token, by an unknown share.
+    return num_bytes + expected_bytes(replace(graphs, vocab_size=opened.draft.checkpoint.spec.vocab_size), token_bytes)
 
 
 def _card_steps(opened: _Opened, decoder: Decoder, kv: list[KVCache], plan: MemoryPlan) -> CardSteps | None:
     if not opened.device.is_gpu:
         return None
     device = opened.device.torch_device
-    limits = _graph_limits(opened, plan.max_num_seqs, plan.max_model_len)
+    limits = _card_limits(opened, decoder, plan)
     return CardSteps(
         *card_path(
             ModelRunner(decoder, kv),
@@ -296,6 +305,25 @@ def _card_steps(opened: _Opened, decoder: Decoder, kv: list[KVCache], plan: Memo
             capture=CudaCapture(device),
         )
     )
+
+
+def _on_card(opened: _Opened, draft: LoadedDraft, plan: MemoryPlan) -> LoadedDraft:
+    """The draft model with graphs of its own."""
+    steps = _card_steps(opened, draft.decoder, draft.kv.caches, plan)
+    assert steps is not None, "a card has graphs"
+    rounds = GraphRounds(
+        ModelRunner(draft.decoder, draft.kv.caches),
+        steps.path.device_rows,
+        _card_limits(opened, draft.decoder, plan),
+        block_size=draft.block_size,
+        max_rounds=opened.config.speculation.max_draft_tokens,
+    )
+    rounds.capture(CudaCapture(opened.device.torch_device))
+    return replace(draft, forward=steps.path.forward, rounds=rounds)
+
+
+def _card_limits(opened: _Opened, decoder: Decoder, plan: MemoryPlan) -> GraphLimits:
+    return replace(_graph_limits(opened, plan.max_num_seqs, plan.max_model_len), vocab_size=decoder.spec.vocab_size)
 
 
 def _rows(opened: _Opened, plan: MemoryPlan) -> Rows:

@@ -24,8 +24,10 @@ from threefold.models.decoder import Decoder
 from threefold.models.locate import locate_model
 from threefold.parallel import single_group
 from threefold.runner.device import Device
-from threefold.runner.forward import DeviceRows, HostForward
+from threefold.runner.forward import Forward
 from threefold.runner.lent_kv import LentKV, lent_kv
+from threefold.runner.path import host_path
+from threefold.runner.rounds import Rounds
 from threefold.runner.rows import Rows
 from threefold.runner.runner import ModelRunner
 from threefold.runner.trust import num_common
@@ -64,6 +66,10 @@ class LoadedDraft:
     name: str
     decoder: Decoder
     kv: LentKV
+    forward: Forward | None = None
+    """Runs it on a card; None = on the host."""
+    rounds: Rounds | None = None
+    """Runs all but the first pass of a step on a card."""
 
     @property
     def lent_block_tokens(self) -> int:
@@ -87,16 +93,16 @@ class LoadedDraft:
     ) -> DraftModelDrafter:
         """A fresh drafter, as large as the engine; where acceptance is synthetic, so is what it believes."""
         rows = Rows(max_num_seqs, max_model_len, self.block_size, max_draft)
-        runner = ModelRunner(self.decoder, self.kv.caches)
-        device_rows = DeviceRows(max_num_seqs, 0, self.kv.caches[0].keys.device)
+        on_host = host_path(ModelRunner(self.decoder, self.kv.caches), rows).forward
         return DraftModelDrafter(
-            HostForward(runner, rows, device_rows),
+            self.forward or on_host,
             self.kv,
             rows,
             vocab_size=vocab_size,
             max_tokens=max_tokens,
             max_positions=self.decoder.spec.max_positions,
             assumed_chance=SYNTHETIC_CHANCE if is_synthetic else None,
+            rounds=self.rounds,
         )
 
 

@@ -77,7 +77,7 @@ class KVCache:
             return
         pair, lanes = self.keys.shape[5], self.lanes
         group, lane = place // lanes, place % lanes
-        to_keys[block, :, group, :, lane] = keys.reshape(*keys.shape[:2], -1, pair)
+        to_keys[block, :, group, :, lane] = keys.reshape(*keys.shape[:2], self.keys.shape[3], pair)
         to_values[block, :, group, lane // pair, :, lane % pair] = values
 
     def read(self, blocks: torch.Tensor, num_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:

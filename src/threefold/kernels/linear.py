@@ -1,6 +1,7 @@
 """Products with weights.
 
-Contract: y = x · weightᵀ + bias, x [num_tokens, in], weight [out, in]. A body takes the weight over: it may keep it in
+Contract: y = x · weightᵀ + bias, x [num_tokens, in], weight [out, in]; gated, the first half of the outputs goes
+through SiLU and is multiplied with the second (kernels/activation.py). A body takes the weight over: it may keep it in
 an order of its own, and the plain copy is then freed.
 """
 
@@ -12,7 +13,13 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 
+from threefold.kernels.activation import silu_mul
+from threefold.kernels.bodies import is_triton
+
 Product = Callable[[torch.Tensor], torch.Tensor]
+
+MAX_FEW_TOKENS_ON_CARD = 32
+"""Up to here the Triton body is the faster one on an H200 (`python -m threefold.bench.kernels_products`)."""
 
 MAX_FEW_TOKENS = 128
 """Up to here the compiled body is the faster one, measured with AVX512-BF16."""
@@ -42,16 +49,37 @@ def is_packed(dtype: torch.dtype, device: torch.device) -> bool:
     return device.type == "cpu" and dtype == torch.bfloat16 and has_packed_bf16()
 
 
-def product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
+def product(weight: torch.Tensor, bias: torch.Tensor | None, *, is_gated: bool = False) -> Product:
     """The fastest body for this weight: a function of x [num_tokens, in]. Keep no reference to `weight`.
 
     Args:
         weight: [out, in].
         bias: [out] or None.
+        is_gated: the outputs are a gate and what it is multiplied with; half as many numbers come out.
     """
-    if is_packed(weight.dtype, weight.device):
-        return _packed(weight, bias)
+    plain = _packed(weight, bias) if is_packed(weight.dtype, weight.device) else _as_it_is(weight, bias)
+    if is_gated:
+        gate = silu_mul(weight.shape[0] // 2, weight.dtype, weight.device)
+        ungated = plain
+
+        def plain(x: torch.Tensor) -> torch.Tensor:
+            return gate(ungated(x))
+
+    return _on_card(weight, bias, plain, is_gated=is_gated) if is_triton(weight.device, weight.dtype) else plain
+
+
+def _as_it_is(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
     return lambda x: F.linear(x, weight, bias)
+
+
+def _on_card(weight: torch.Tensor, bias: torch.Tensor | None, many: Product, *, is_gated: bool) -> Product:
+    from threefold.kernels.triton.product import few_tokens_body
+    from threefold.kernels.triton.tables import product_sizes
+
+    if weight.dtype == torch.float32:
+        return many  # its tiles would not fit into shared memory
+    few = few_tokens_body(weight, bias, product_sizes(*weight.shape, is_gated=is_gated), is_gated=is_gated)
+    return lambda x: few(x) if x.shape[0] <= MAX_FEW_TOKENS_ON_CARD else many(x)
 
 
 def _packed(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:

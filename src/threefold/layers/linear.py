@@ -32,8 +32,10 @@ class Linear:
         dtype: torch.dtype,
         device: torch.device,
         group: Group,
+        is_gated: bool = False,
     ) -> None:
         self._group = group
+        self._is_gated = is_gated
         self._starts: dict[str, int] = {}
         num_outputs = 0
         for name, num in parts.items():
@@ -69,7 +71,7 @@ class Linear:
         self._keep_share(part, kind, tensor)
         self._missing.discard((part, kind))
         if not self._missing:
-            self._product = product(self._target("weight"), self._bias)
+            self._product = product(self._target("weight"), self._bias, is_gated=self._is_gated)
             self._weight = None
 
     def _keep_share(self, part: str, kind: str, tensor: torch.Tensor) -> None:
@@ -106,7 +108,10 @@ class Linear:
 
 
 class ColumnParallelLinear(Linear):
-    """Products of one input, fused; every rank has an even share of each product's outputs."""
+    """Products of one input, fused; every rank has an even share of each product's outputs.
+
+    Gated, its two parts are a gate and what the gate is multiplied with.
+    """
 
     def __init__(
         self,
@@ -117,15 +122,18 @@ class ColumnParallelLinear(Linear):
         dtype: torch.dtype,
         device: torch.device,
         group: Group,
+        is_gated: bool = False,
     ) -> None:
         own = {name: shard(num, group, f"{name} outputs") for name, num in parts.items()}
-        super().__init__(own, in_features, has_bias=has_bias, dtype=dtype, device=device, group=group)
+        super().__init__(
+            own, in_features, has_bias=has_bias, dtype=dtype, device=device, group=group, is_gated=is_gated
+        )
 
     def _divided_dim(self, kind: str) -> int | None:  # noqa: ARG002 (outputs come first in both)
         return 0
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[num_tokens, in_features] -> [num_tokens, this rank's outputs], parts one behind another."""
+        """[num_tokens, in_features] -> [num_tokens, this rank's outputs], parts one behind another, or gated."""
         return self._multiply(x)
 
 

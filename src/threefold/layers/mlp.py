@@ -1,12 +1,11 @@
-"""The gated MLP: gate and up in one product, SiLU, down."""
+"""The gated MLP: gate and up in one product with SiLU on the way out, then down."""
 
 from __future__ import annotations
 
 import torch
 
-from threefold.kernels.activation import silu_mul
 from threefold.layers.linear import ColumnParallelLinear, RowParallelLinear
-from threefold.parallel import Group, shard
+from threefold.parallel import Group
 
 
 class GatedMLP:
@@ -29,12 +28,12 @@ class GatedMLP:
             dtype=dtype,
             device=device,
             group=group,
+            is_gated=True,
         )
         self.down = RowParallelLinear(
             "down_proj", intermediate_size, hidden_size, has_bias=has_bias, dtype=dtype, device=device, group=group
         )
-        self._silu_mul = silu_mul(shard(intermediate_size, group, "intermediate size"), dtype, device)
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """[num_tokens, hidden_size] -> the same."""
-        return self.down(self._silu_mul(self.gate_up(hidden)))
+        return self.down(self.gate_up(hidden))

@@ -29,21 +29,34 @@ class PromptSizes(NamedTuple):
     num_stages: int
 
 
+class ProductSizes(NamedTuple):
+    """How a product of few tokens is cut."""
+
+    block_n: int
+    """Outputs of a program."""
+    block_k: int
+    """Inputs a step of the loop takes."""
+    num_warps: int
+    num_stages: int
+
+
 _DECODE = {  # (padded head width, bytes of a number of the cache)
     (64, 1): DecodeSizes(64, 4, 4, 1056),
     (64, 2): DecodeSizes(64, 4, 4, 1056),
     (128, 1): DecodeSizes(64, 4, 4, 1056),
-    (128, 2): DecodeSizes(64, 4, 3, 1056),
+    (128, 2): DecodeSizes(64, 4, 3, 528),
 }
 _PROMPT = {
     (64, 1): PromptSizes(128, 64, 8, 3),
     (64, 2): PromptSizes(128, 64, 8, 3),
     (128, 1): PromptSizes(128, 64, 8, 3),
-    (128, 2): PromptSizes(128, 64, 8, 3),
+    (128, 2): PromptSizes(64, 64, 4, 2),
 }
 _WIDE_DECODE = DecodeSizes(32, 4, 2, 1056)  # wide heads and float32: what fits into shared memory
 _WIDE_PROMPT = PromptSizes(64, 32, 4, 2)
 _NARROW = 64
+_SHORT = 1024
+_VOCABULARY = 32768
 
 
 def decode_sizes(padded_width: int, kv_bytes: int) -> DecodeSizes:
@@ -54,3 +67,12 @@ def decode_sizes(padded_width: int, kv_bytes: int) -> DecodeSizes:
 def prompt_sizes(padded_width: int, kv_bytes: int) -> PromptSizes:
     """Sizes for heads of this padded width over a cache of kv_bytes a number."""
     return _PROMPT.get((max(padded_width, _NARROW), kv_bytes), _WIDE_PROMPT)
+
+
+def product_sizes(num_outputs: int, num_inputs: int, *, is_gated: bool) -> ProductSizes:
+    """Sizes for a weight of [num_outputs, num_inputs] in 16 bits; `kernels_products` measures them again."""
+    if is_gated:
+        return ProductSizes(32, 64, 4, 6) if num_inputs < _SHORT else ProductSizes(32, 128, 4, 4)
+    if num_outputs >= _VOCABULARY:
+        return ProductSizes(32, 256, 4, 3)
+    return ProductSizes(16, 128, 4, 4) if num_inputs < _SHORT else ProductSizes(16, 256, 2, 4)

@@ -1,0 +1,128 @@
+"""Products of a few tokens on a card, by shape: torch's against the Triton body in many cuts.
+
+    python -m threefold.bench.kernels_products --json FILE
+
+Each product is captured over several copies of its weight, so that none of it lies in the cache when its turn comes.
+What it finds belongs into kernels/triton/tables.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import torch.nn.functional as F  # noqa: N812 (its usual name)
+
+from threefold.errors import OperatorError
+from threefold.kernels.activation import silu_mul
+from threefold.kernels.linear import Product
+from threefold.kernels.triton.product import few_tokens_body
+from threefold.kernels.triton.tables import ProductSizes
+from threefold.runner.device import CudaDevice, open_device
+
+SHAPES = {  # (outputs, inputs, gated)
+    "8b qkv": (6144, 4096, False),
+    "8b o": (4096, 4096, False),
+    "8b gate_up": (24576, 4096, True),
+    "8b down": (4096, 12288, False),
+    "8b head": (151936, 4096, False),
+    "0.6b qkv": (4096, 1024, False),
+    "0.6b o": (1024, 2048, False),
+    "0.6b gate_up": (6144, 1024, True),
+    "0.6b down": (1024, 3072, False),
+    "135m qkv": (960, 576, False),
+    "135m o": (576, 576, False),
+    "135m gate_up": (3072, 576, True),
+    "135m down": (576, 1536, False),
+}
+TOKENS = (1, 16)
+CUTS = tuple(
+    ProductSizes(*sizes)
+    for sizes in (
+        (16, 128, 4, 4), (16, 256, 4, 4), (16, 256, 2, 4), (16, 512, 4, 3), (32, 64, 4, 6), (32, 128, 4, 4),
+        (32, 128, 2, 5), (32, 256, 4, 3), (64, 64, 4, 5), (64, 128, 4, 3),
+    )
+)  # fmt: skip
+"""What is tried."""
+SPREAD_BYTES = 256 << 20
+"""Weights of a product's copies together: several times the card's cache."""
+DTYPE = torch.bfloat16
+
+
+@torch.inference_mode()
+def measure_shape(name: str, num_tokens: int, device: CudaDevice) -> dict[str, Any]:
+    """Torch's time and the best cuts of one shape at one number of tokens."""
+    num_outputs, num_inputs, is_gated = SHAPES[name]
+    place = device.torch_device
+    copies = max(2, min(24, SPREAD_BYTES // (num_outputs * num_inputs * 2)))
+    weights = [torch.randn((num_outputs, num_inputs), dtype=DTYPE, device=place) for _ in range(copies)]
+    x = torch.randn((num_tokens, num_inputs), dtype=DTYPE, device=place)
+    gate = silu_mul(num_outputs // 2, DTYPE, place) if is_gated else None
+
+    def plain() -> None:
+        for weight in weights:
+            out = F.linear(x, weight)
+            if gate is not None:
+                gate(out)
+
+    num_bytes = num_outputs * num_inputs * 2
+    torch_us = device.replay_ms(plain) / copies * 1e3
+    found = []
+    for sizes in CUTS:
+        bodies = [few_tokens_body(weight, None, sizes, is_gated=is_gated) for weight in weights]
+        us = device.replay_ms(partial(_run_all, bodies, x)) / copies * 1e3
+        found.append((us, tuple(sizes)))
+    found.sort()
+    return {
+        "name": name,
+        "tokens": num_tokens,
+        "torch_us": torch_us,
+        "torch_gb_s": num_bytes / torch_us / 1e3,
+        "best": [{"us": us, "gb_s": num_bytes / us / 1e3, "sizes": sizes} for us, sizes in found[:4]],
+    }
+
+
+def _run_all(bodies: list[Product], x: torch.Tensor) -> None:
+    for body in bodies:
+        body(x)
+
+
+def measure_all(prefix: str, tokens: tuple[int, ...]) -> dict[str, Any]:
+    """Every reading of shapes whose names begin so, shown as it comes.
+
+    Raises:
+        ConfigError: no card.
+    """
+    open_device("cuda")  # says in one line what is missing
+    device = CudaDevice()
+    readings = []
+    for name in (name for name in SHAPES if name.startswith(prefix)):
+        for num_tokens in tokens:
+            one = measure_shape(name, num_tokens, device)
+            readings.append(one)
+            best = "  ".join(f"{cut['us']:.1f} us {cut['sizes']}" for cut in one["best"][:3])
+            print(f"{name:>13} {num_tokens:3} tokens  torch {one['torch_us']:6.1f} us   {best}", flush=True)
+    return {"device": device.name, "torch": str(torch.__version__), "products": readings}
+
+
+def main() -> None:
+    """Measure, show, write where asked."""
+    parser = argparse.ArgumentParser(description="Find the best cuts for products of a few tokens on a card.")
+    parser.add_argument("--json", type=Path, help="where the readings go, as JSON")
+    parser.add_argument("--shapes", default="", help="only shapes whose names begin so, such as 8b")
+    parser.add_argument("--tokens", type=int, nargs="+", default=TOKENS, help="numbers of tokens (1 16)")
+    asked = parser.parse_args()
+    try:
+        result = measure_all(asked.shapes, tuple(asked.tokens))
+    except OperatorError as error:
+        parser.exit(1, f"{error}\n")
+    if asked.json is not None:
+        asked.json.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""The last word on speculation: what drafts cost and earned, measured, against a small allowance.
+
+Everything else predicts: acceptance, the cost of a step, the price of asking. A prediction can be wrong for as long as
+nobody looks at the sum. Here every step with drafts is booked by what it took and what the same tokens would have taken
+without, and when the balance is spent drafting stops, whatever the predictions say. So the loss is bounded: by what an
+account begins with, and from then on by ALLOWANCE of the time. One account for each size of the batch, since what loses
+with many rows may pay with one. Knows nothing about why.
+
+    balance   + what the drafts of a step saved (or less than nothing)   + ALLOWANCE of each step's time
+    drafts    until the balance is spent, and again from REOPEN steps' time on
+"""
+
+from __future__ import annotations
+
+ALLOWANCE = 0.01
+"""Share of the time that drafting may lose for ever."""
+START_STEPS = 6.0
+"""An account begins with this many steps' time: what learning may cost."""
+MOST_STEPS = 16.0
+"""No account holds or owes more: old gains do not pay for new losses for long."""
+REOPEN_STEPS = 2.0
+"""What a trial may lose."""
+
+
+class _Account:
+    __slots__ = ("balance_ms", "is_open")
+
+    def __init__(self, balance_ms: float) -> None:
+        self.balance_ms = balance_ms
+        self.is_open = True
+
+
+class Ledger:
+    """Accounts by the size of the batch."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[int, _Account] = {}
+
+    def may_draft(self, num_rows: int) -> bool:
+        """Whether a step of about so many rows may draft."""
+        account = self._accounts.get(num_rows.bit_length())
+        return account is None or account.is_open
+
+    def settle(self, num_rows: int, step_ms: float, saved_ms: float) -> None:
+        """Book a step.
+
+        Args:
+            num_rows: rows that committed tokens.
+            step_ms: its time, drafting included.
+            saved_ms: time that its tokens would have taken without drafts, less what they took; 0 without drafts.
+        """
+        size = num_rows.bit_length()
+        account = self._accounts.get(size)
+        if account is None:
+            account = self._accounts[size] = _Account(START_STEPS * step_ms)
+        most_ms = MOST_STEPS * step_ms
+        balance_ms = account.balance_ms + saved_ms + ALLOWANCE * step_ms
+        account.balance_ms = min(max(balance_ms, -most_ms), most_ms)
+        if account.is_open:
+            account.is_open = account.balance_ms >= 0.0
+        else:
+            account.is_open = account.balance_ms >= REOPEN_STEPS * step_ms
