@@ -50,6 +50,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine.llm": {"engine.answer", "engine.build", "engine.core", "engine.options", "engine.outputs", "text"},
     "engine.build": {"*"},
     "engine.draft_pair": {"*"},
+    "engine.opened": {"*"},
+    "engine.fit": {"*"},
+    "engine.card": {"*"},
+    "engine.describe": {"*"},
+    "engine.loaded": {"*"},
     "server": {"engine.client", "engine.outputs", "text"},
     "testing": {"engine.core", "schedule", "cache", "draft.controller"},
     "bench": {"*"},
@@ -71,6 +76,11 @@ TORCH_ROOMS = (
     "draft.draft_model",
     "engine.build",
     "engine.draft_pair",
+    "engine.opened",
+    "engine.fit",
+    "engine.card",
+    "engine.describe",
+    "engine.loaded",
     "bench",
 )
 CUDA_FILES = ("runner/device.py", "runner/graphs.py", "kernels/triton/")

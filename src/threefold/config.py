@@ -129,7 +129,7 @@ class DeviceConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """All an engine is built from; only engine/build.py and engine/resolve.py see it whole."""
+    """All an engine is built from; only the files behind engine/build.py and engine/resolve.py see it whole."""
 
     model: ModelConfig = ModelConfig()
     """Which model."""

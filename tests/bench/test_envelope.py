@@ -28,7 +28,7 @@ TOKENIZER = ByteTokenizer()
 
 @dataclass
 class FakeLoaded:
-    """Stands where engine.build.LoadedEngine does."""
+    """Stands where engine.loaded.LoadedEngine does."""
 
     made: list[tuple[SpeculationConfig, DraftPolicy]] = field(default_factory=list)
     fault_at: int = -1

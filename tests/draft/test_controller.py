@@ -114,7 +114,7 @@ def test_requests_come_and_go() -> None:
 
 
 def test_whatever_it_believes_it_stops_when_drafts_only_cost() -> None:
-    """The price that nobody predicted: every step with drafts takes three times as long, and the curve learns too late."""
+    """A price that nobody predicted: every step with drafts takes three times as long, and none of them is right."""
     controller = started(4)
     num_steps, spent_ms, plain_ms = 3_000, 0.0, 0.0
     for _ in range(num_steps):

@@ -10,7 +10,7 @@ from threefold.advise.drive import Ask, Drive
 from threefold.advise.logged import Log, LoggedRequest
 from threefold.advise.simulate import Settings
 from threefold.advise.trace import Encoder
-from threefold.engine.build import LoadedEngine
+from threefold.engine.loaded import LoadedEngine
 
 
 def answer_all(log: Log, loaded: LoadedEngine, encoder: Encoder, max_tokens: int, say: Callable[[str], None]) -> Log:

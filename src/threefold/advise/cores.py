@@ -7,8 +7,8 @@ from dataclasses import replace
 from threefold.advise.simulate import Settings
 from threefold.config import SpeculationConfig
 from threefold.draft.policy import DraftPolicy, NoDrafts
-from threefold.engine.build import LoadedEngine
 from threefold.engine.core import EngineCore
+from threefold.engine.loaded import LoadedEngine
 
 OFF = SpeculationConfig(methods=())
 

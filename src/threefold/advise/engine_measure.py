@@ -11,7 +11,7 @@ from threefold.advise.levers import Variant
 from threefold.advise.result import LoadResult
 from threefold.config import SpeculationConfig
 from threefold.draft.policy import DraftPolicy
-from threefold.engine.build import LoadedEngine
+from threefold.engine.loaded import LoadedEngine
 
 
 class EngineMeasure:

@@ -12,7 +12,7 @@ from threefold.advise.result import LoadResult
 from threefold.advise.simulate import Settings
 from threefold.advise.trace import Encoder
 from threefold.draft.policy import DraftPolicy
-from threefold.engine.build import LoadedEngine
+from threefold.engine.loaded import LoadedEngine
 
 ONE, STATIC, CONTINUOUS, PREFIX, SPECULATION = RUNGS
 _HOUSE_RULES = (

@@ -10,8 +10,9 @@ from threefold.config import SpeculationConfig
 from threefold.cost import CostCurve, StepShape
 from threefold.draft.policy import NoDrafts
 from threefold.engine.answer import Answer
-from threefold.engine.build import LoadedEngine, make_tokenizer
+from threefold.engine.build import make_tokenizer
 from threefold.engine.core import EngineCore
+from threefold.engine.loaded import LoadedEngine
 from threefold.engine.outputs import EngineInfo
 from threefold.request import Request, SamplingParams
 from threefold.text.tokenizer import Tokenizer

@@ -29,7 +29,8 @@ from threefold.bench.options import EnvelopeOptions, LoadOptions
 from threefold.bench.workload import Workload, load_workload
 from threefold.config import EngineConfig, SpeculationConfig
 from threefold.draft.policy import DraftPolicy, NoDrafts
-from threefold.engine.build import LoadedEngine, load_engine, make_tokenizer
+from threefold.engine.build import load_engine, make_tokenizer
+from threefold.engine.loaded import LoadedEngine
 from threefold.errors import ConfigError
 
 DEFAULT_REQUESTS_PER_ROW = 2

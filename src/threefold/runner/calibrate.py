@@ -1,7 +1,7 @@
 """Measures what a step costs on this device, so that nothing about cost is guessed.
 
 Knows nothing about requests: it feeds made-up rows over whatever lies in the KV cache to a callable that runs a step,
-and times it. The readings become a `CostCurve`; engine/build.py keeps them on disk.
+and times it. The readings become a `CostCurve`; engine/loaded.py keeps them on disk.
 """
 
 from __future__ import annotations

@@ -1,0 +1,71 @@
+"""How steps run on a card: the path of the model, and that of a draft model, their graphs captured.
+
+Knows nothing about requests or plans.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from threefold.engine.draft_pair import LoadedDraft
+from threefold.engine.fit import graph_limits
+from threefold.engine.opened import Opened
+from threefold.layers.attention import KVCache
+from threefold.models.decoder import Decoder
+from threefold.runner.graphs import CudaCapture, GraphLimits, GraphReport
+from threefold.runner.memory import MemoryPlan
+from threefold.runner.path import StepPath, card_path
+from threefold.runner.rounds import GraphRounds
+from threefold.runner.rows import Rows
+from threefold.runner.runner import ModelRunner
+
+
+@dataclass(frozen=True, slots=True)
+class CardSteps:
+    """How steps run on a card; None of it on a CPU."""
+
+    path: StepPath
+    graphs: GraphReport
+
+
+def card_steps(opened: Opened, decoder: Decoder, kv: list[KVCache], plan: MemoryPlan) -> CardSteps | None:
+    """A model's steps on a card, its graphs captured; None on a CPU."""
+    if not opened.device.is_gpu:
+        return None
+    device = opened.device.torch_device
+    limits = _card_limits(opened, decoder, plan)
+    return CardSteps(
+        *card_path(
+            ModelRunner(decoder, kv),
+            limits,
+            max_tokens=opened.limits.max_num_batched_tokens,
+            max_blocks=make_rows(opened, plan).block_tables.shape[1],
+            device=device,
+            capture=CudaCapture(device),
+        )
+    )
+
+
+def draft_on_card(opened: Opened, draft: LoadedDraft, plan: MemoryPlan) -> LoadedDraft:
+    """The draft model with graphs of its own."""
+    steps = card_steps(opened, draft.decoder, draft.kv.caches, plan)
+    assert steps is not None, "a card has graphs"
+    rounds = GraphRounds(
+        ModelRunner(draft.decoder, draft.kv.caches),
+        steps.path.device_rows,
+        _card_limits(opened, draft.decoder, plan),
+        block_size=draft.block_size,
+        max_rounds=opened.config.speculation.max_draft_tokens,
+    )
+    rounds.capture(CudaCapture(opened.device.torch_device))
+    return replace(draft, forward=steps.path.forward, rounds=rounds)
+
+
+def _card_limits(opened: Opened, decoder: Decoder, plan: MemoryPlan) -> GraphLimits:
+    return replace(graph_limits(opened, plan.max_num_seqs, plan.max_model_len), vocab_size=decoder.spec.vocab_size)
+
+
+def make_rows(opened: Opened, plan: MemoryPlan) -> Rows:
+    """Rows for all that may run, each as long as it may get."""
+    max_draft = opened.config.speculation.max_draft_tokens
+    return Rows(plan.max_num_seqs, plan.max_model_len, opened.config.cache.block_size, max_draft)

@@ -1,0 +1,83 @@
+"""What an engine's memory plan is made from: figures measured on the device, and what was asked.
+
+Knows nothing about how the plan is made; runner/memory.py makes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from threefold.engine.opened import Opened, calibration_limits, num_parameters
+from threefold.models.decoder import Decoder
+from threefold.runner.graphs import GraphLimits, expected_bytes
+from threefold.runner.kv_pool import allocate_pool, block_bytes
+from threefold.runner.memory import MemoryFacts, MemoryWishes
+from threefold.runner.peak import measure_forward_peak, measure_position_bytes
+
+TRIAL_BLOCKS_TOKENS = 2048
+"""KV for the trial pass that measures the peak."""
+
+
+def memory_facts(opened: Opened, free_bytes: int, peak_bytes: int, position_bytes: int | None = None) -> MemoryFacts:
+    """Figures for the memory plan; free_bytes as it was before the weights were loaded."""
+    block_size = opened.config.cache.block_size
+    return MemoryFacts(
+        is_gpu=opened.device.is_gpu,
+        total_bytes=opened.device.total_bytes(),
+        free_bytes=free_bytes,
+        weights_bytes=_weights_bytes(opened, free_bytes),
+        peak_bytes=peak_bytes,
+        block_bytes=block_bytes(opened.spec, block_size, opened.dtype),
+        block_size=block_size,
+        vocab_size=opened.spec.vocab_size,
+        position_bytes=position_bytes,
+        graphs_bytes=_graphs_bytes(opened, peak_bytes) if opened.device.is_gpu else 0,
+    )
+
+
+def memory_wishes(opened: Opened) -> MemoryWishes:
+    """What was asked, for the memory plan."""
+    cache, limits, speculation = opened.config.cache, opened.limits, opened.config.speculation
+    return MemoryWishes(
+        max_model_len=limits.max_model_len,
+        is_len_explicit=limits.is_len_explicit,
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_draft=speculation.max_draft_tokens,
+        gpu_memory_utilization=cache.gpu_memory_utilization,
+        kv_cache_memory_bytes=cache.kv_cache_memory_bytes,
+        num_blocks=cache.num_blocks,
+    )
+
+
+def step_peak(opened: Opened, decoder: Decoder) -> tuple[int, int | None]:
+    """Bytes of the largest forward pass, and on a card of one position's way to a token."""
+    block_size = opened.config.cache.block_size
+    num_blocks = -(-TRIAL_BLOCKS_TOKENS // block_size)
+    kv = allocate_pool(opened.spec, num_blocks, block_size, opened.dtype, opened.device.torch_device)
+    limits = calibration_limits(opened, num_blocks)
+    forward_bytes = measure_forward_peak(decoder, kv, opened.device, limits)
+    return forward_bytes, measure_position_bytes(decoder, kv, opened.device, limits) if opened.device.is_gpu else None
+
+
+def _weights_bytes(opened: Opened, free_bytes: int) -> int:
+    """On a card what is gone by now, once it is more: tables, modules and workspaces beside the weights."""
+    weights_bytes = num_parameters(opened) * opened.dtype.itemsize
+    return max(weights_bytes, free_bytes - opened.device.free_bytes()) if opened.device.is_gpu else weights_bytes
+
+
+def _graphs_bytes(opened: Opened, peak_bytes: int) -> int:
+    limits = opened.limits
+    token_bytes = peak_bytes // limits.max_num_batched_tokens
+    graphs = graph_limits(opened, limits.max_num_seqs, limits.max_model_len)
+    num_bytes = expected_bytes(graphs, token_bytes)
+    if opened.draft is None:
+        return num_bytes
+    # Its passes hold less than the target's for each token, by an unknown share.
+    return num_bytes + expected_bytes(replace(graphs, vocab_size=opened.draft.checkpoint.spec.vocab_size), token_bytes)
+
+
+def graph_limits(opened: Opened, max_num_seqs: int, max_model_len: int) -> GraphLimits:
+    """Which graphs the model would get."""
+    max_draft = opened.config.speculation.max_draft_tokens
+    return GraphLimits(max_num_seqs, max_draft, max_model_len, opened.spec.vocab_size)

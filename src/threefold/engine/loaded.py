@@ -1,0 +1,208 @@
+"""A loaded engine: the model, its KV memory and its limits, on which cores with any speculation can be put.
+
+Knows nothing about how it was loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from threefold import __version__
+from threefold.cache.manager import CacheManager
+from threefold.config import SpeculationConfig
+from threefold.cost import CostCurve
+from threefold.draft.controller import Controller, DraftPolicy, FixedDrafts, NoDrafts
+from threefold.draft.draft_model import DraftModelDrafter
+from threefold.draft.drafter import Drafter
+from threefold.draft.ngram import NgramDrafter
+from threefold.draft.suffix import SuffixDrafter
+from threefold.engine.card import CardSteps, make_rows
+from threefold.engine.core import EngineCore
+from threefold.engine.curve_store import CurveStore
+from threefold.engine.describe import decided, describe
+from threefold.engine.draft_pair import TRIAL_TOKENS, LoadedDraft, Trial, trial_prompt, try_out
+from threefold.engine.opened import Opened, calibration_limits
+from threefold.engine.outputs import EngineInfo
+from threefold.engine.resolve import Reason
+from threefold.layers.attention import KVCache
+from threefold.models.decoder import Decoder
+from threefold.request import Request, SamplingParams
+from threefold.runner.calibrate import eager_step, measure_steps
+from threefold.runner.drafting import Drafting
+from threefold.runner.executor import LocalExecutor
+from threefold.runner.memory import MemoryPlan
+from threefold.runner.path import BatchSteps
+from threefold.runner.runner import ModelRunner
+from threefold.runner.worker import Worker
+from threefold.sample.sampler import Sampler
+from threefold.sample.verify import Acceptance, ExactAcceptance, SyntheticAcceptance
+from threefold.schedule.scheduler import Scheduler
+
+_MATCHERS: dict[str, Callable[[SpeculationConfig], Drafter]] = {
+    "ngram": lambda asked: NgramDrafter(asked.prompt_lookup_min, asked.prompt_lookup_max),
+    "suffix": lambda asked: SuffixDrafter(asked.prompt_lookup_min, asked.prompt_lookup_max),
+}
+"""Drafters that look up what was written before."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """All of an engine but what speculation decides: the model, its KV memory, its limits.
+
+    Cores with different speculation can be put on it one after another, as bench/envelope.py does. They share the KV
+    memory: only one may have requests at a time, and none may be used again after another has run.
+    """
+
+    opened: Opened
+    decoder: Decoder
+    kv: list[KVCache]
+    plan: MemoryPlan
+    card: CardSteps | None = None
+    draft: LoadedDraft | None = None
+    trial: Trial | None = None
+
+    def cost_curve(self) -> tuple[CostCurve, str]:
+        """What steps cost on this device, stored or measured now, and which of the two."""
+        return _cost_curve(self)
+
+    def policy(self, speculation: SpeculationConfig) -> tuple[DraftPolicy, Reason]:
+        """A fresh policy for a speculation config, and why it is this one."""
+        if not speculation.is_enabled:
+            return NoDrafts(), Reason("speculation", "off", "as asked")
+        what = f"{'+'.join(speculation.methods)}, up to {speculation.num_speculative_tokens} tokens"
+        if not speculation.is_adaptive:
+            return FixedDrafts(speculation.num_speculative_tokens), Reason("speculation", what, "fixed, as asked")
+        curve, source = _cost_curve(self)
+        if self.trial is not None and "draft_model" in speculation.methods:
+            for _ in range(3):  # one reading alone would hardly move a curve that knows nothing of drafting
+                curve.observe_draft(1, self.trial.max_draft, self.trial.max_draft, self.trial.draft_ms)
+        reason = Reason("speculation", what, f"as far as it pays; {source}")
+        return Controller(curve, speculation.num_speculative_tokens), reason
+
+    def core(self, speculation: SpeculationConfig, policy: DraftPolicy) -> EngineCore:
+        """A fresh scheduler, cache, worker and drafters; speculation may draft no more than was planned for."""
+        config = self.opened.config
+        scheduler = Scheduler(
+            CacheManager(self.plan.num_blocks, config.cache.block_size, config.cache.enable_prefix_caching),
+            policy,
+            max_num_seqs=self.plan.max_num_seqs,
+            max_num_batched_tokens=self.opened.limits.max_num_batched_tokens,
+            long_prefill_token_threshold=config.scheduler.long_prefill_token_threshold,
+            policy=config.scheduler.policy,
+            seed=config.model.seed,
+            lent_block_tokens=_lent_block_tokens(self, speculation),
+        )
+        executor = LocalExecutor(_make_worker(self, speculation))
+        vocab_size, is_gpu = self.opened.spec.vocab_size, self.opened.device.is_gpu
+        return EngineCore(scheduler, executor, vocab_size=vocab_size, is_overlapped=is_gpu)
+
+    def info(self, *reasons: Reason) -> EngineInfo:
+        """What the engine is; `reasons` come after those of the limits and the memory."""
+        graphs = [] if self.card is None else [Reason("graphs", str(self.card.graphs), "captured now")]
+        return describe(self.opened, self.plan, [*decided(self.opened, self.plan), *graphs, *reasons])
+
+
+def _cost_curve(loaded: LoadedEngine) -> tuple[CostCurve, str]:
+    """The stored curve of this model on this device, else a fresh one by measurement; and where it came from."""
+    opened, plan = loaded.opened, loaded.plan
+    store = CurveStore(
+        {
+            "model": repr(opened.spec),
+            "storage": opened.checkpoint.storage,
+            "dtype": opened.limits.dtype,
+            "device": opened.device.name,
+            "max_num_seqs": plan.max_num_seqs,
+            "max_num_batched_tokens": opened.limits.max_num_batched_tokens,
+            "torch": torch.__version__,
+            "threefold": __version__,
+            **({} if loaded.card is None else {"graphs": opened.config.speculation.max_draft_tokens}),
+        }
+    )
+    curve = store.load()
+    if curve is not None:
+        return curve, f"step costs measured earlier ({store.path.name})"
+    limits = replace(
+        calibration_limits(opened, plan.num_blocks), max_num_seqs=plan.max_num_seqs, max_model_len=plan.max_model_len
+    )
+    card = loaded.card
+    run = eager_step(loaded.decoder, loaded.kv) if card is None else BatchSteps(card.path)
+    curve = CostCurve.from_measurements(measure_steps(run, opened.device, limits))
+    store.save(curve)
+    return curve, "step costs measured now"
+
+
+def _make_worker(loaded: LoadedEngine, speculation: SpeculationConfig) -> Worker:
+    opened, plan = loaded.opened, loaded.plan
+    rows = make_rows(opened, plan)
+    return Worker(
+        ModelRunner(loaded.decoder, loaded.kv),
+        rows,
+        Sampler(rows.sampling, _acceptance(speculation)),
+        _drafting(loaded, speculation),
+        opened.device,
+        loaded.card.path if loaded.card is not None else None,
+    )
+
+
+def _acceptance(speculation: SpeculationConfig) -> Acceptance:
+    if speculation.rejection_sample_method == "synthetic":
+        return SyntheticAcceptance(speculation.synthetic_acceptance_rates)
+    return ExactAcceptance()
+
+
+def _drafting(loaded: LoadedEngine, speculation: SpeculationConfig) -> Drafting:
+    made: list[Drafter] = []
+    if speculation.is_enabled:
+        made = [_MATCHERS[method](speculation) for method in speculation.methods if method in _MATCHERS]
+    return Drafting(made, loaded.opened.spec.vocab_size, _make_draft_model(loaded, speculation))
+
+
+def _make_draft_model(loaded: LoadedEngine, speculation: SpeculationConfig) -> DraftModelDrafter | None:
+    if loaded.draft is None or not speculation.is_enabled or "draft_model" not in speculation.methods:
+        return None
+    return loaded.draft.drafter(
+        max_num_seqs=loaded.plan.max_num_seqs,
+        max_model_len=loaded.plan.max_model_len,
+        vocab_size=loaded.opened.spec.vocab_size,
+        max_tokens=loaded.opened.limits.max_num_batched_tokens,
+        max_draft=speculation.max_draft_tokens,
+        is_synthetic=speculation.rejection_sample_method == "synthetic",
+    )
+
+
+def _lent_block_tokens(loaded: LoadedEngine, speculation: SpeculationConfig) -> int:
+    is_used = loaded.draft is not None and speculation.is_enabled and "draft_model" in speculation.methods
+    return loaded.draft.lent_block_tokens if is_used and loaded.draft is not None else 0
+
+
+def try_draft(loaded: LoadedEngine) -> Trial | None:
+    """Let the target write a text and the draft model follow it; None = the engine is too small for that."""
+    speculation = loaded.opened.config.speculation
+    prompt = trial_prompt(loaded.opened.checkpoint)
+    num_tokens = len(prompt) + TRIAL_TOKENS
+    draft, drafter = loaded.draft, _make_draft_model(loaded, speculation)
+    if draft is None or drafter is None:
+        return None
+    num_blocks = -(-(num_tokens + speculation.max_draft_tokens) // draft.lent_block_tokens)
+    if num_tokens > loaded.plan.max_model_len or num_blocks > loaded.plan.num_blocks:
+        return None
+    off = replace(speculation, methods=())
+    core = loaded.core(off, NoDrafts())
+    params = SamplingParams(temperature=0.0, max_tokens=TRIAL_TOKENS)
+    core.add_request(Request(0, prompt, params, max_total_tokens=num_tokens, end_token_ids=frozenset()))
+    text = list(prompt)
+    while core.has_work:
+        text += [token_id for delta in core.step() for token_id in delta.token_ids]
+    with torch.inference_mode():
+        return try_out(drafter, text, len(prompt), speculation.max_draft_tokens, num_blocks)
+
+
+def trial_reasons(loaded: LoadedEngine) -> list[Reason]:
+    """The verdict on a draft model, where its acceptance is real."""
+    speculation = loaded.opened.config.speculation
+    if loaded.trial is None or speculation.rejection_sample_method == "synthetic":
+        return []
+    return [loaded.trial.reason(_cost_curve(loaded)[0])]
