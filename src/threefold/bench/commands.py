@@ -60,8 +60,8 @@ class Command(NamedTuple):
     run: Callable[[Parsed], Finding]
     takes_engine: bool = False
     """True when it takes MODEL and the engine's flags."""
-    takes_files: bool = False
-    """True when it takes any number of words."""
+    words: str = ""
+    """How the words that it takes are called in its usage; "" = none but MODEL."""
 
 
 def run_bench(words: Sequence[str]) -> int:
@@ -83,10 +83,10 @@ def run_bench(words: Sequence[str]) -> int:
     parsed = parse_command(words[1:], flags, refuses_vllm=command.takes_engine)
     if parsed.help_word is not None:
         synopsis = "[MODEL] [flags]" if command.takes_engine else "[flags]"
-        synopsis = "A.yaml B.yaml ... [flags]" if command.takes_files else synopsis
+        synopsis = f"{command.words} [flags]" if command.words else synopsis
         print(usage(f"threefold bench {words[0]}", synopsis, command.groups, parsed.help_word))
         return 0
-    if not command.takes_files and len(parsed.positionals) > command.takes_engine:
+    if not command.words and len(parsed.positionals) > command.takes_engine:
         raise ConfigError(f"bench {words[0]} has no use for '{parsed.positionals[-1]}'; --help lists the flags")
     where = provenance(without_secrets(["bench", *words]))  # before the load: the commit that is measured
     finding = command.run(parsed)
@@ -251,7 +251,7 @@ _LOAD_GROUPS: tuple[Group, ...] = (
 
 COMMANDS = {
     "serve": Command((*_LOAD_GROUPS, ("Result", KEEP_FLAGS)), _serve),
-    "compare": Command((("Comparison", COMPARE_FLAGS), *_LOAD_GROUPS), _compare, takes_files=True),
+    "compare": Command((("Comparison", COMPARE_FLAGS), *_LOAD_GROUPS), _compare, words="A.yaml B.yaml ..."),
     "offline": Command(
         (("Load", (*options.LOAD_FLAGS, options.SHUFFLE_SEED_FLAG)), *_ENGINE_GROUPS), _offline, takes_engine=True
     ),
@@ -260,5 +260,5 @@ COMMANDS = {
     "steps": Command((("Steps", STEPS_FLAGS), *_ENGINE_GROUPS), _steps, takes_engine=True),
     "control": Command((("Control", options.CONTROL_FLAGS),), _control),
     "http": Command((("HTTP", options.HTTP_FLAGS),), _http),
-    "dummy": Command((), _dummy, takes_files=True),
+    "dummy": Command((), _dummy, words="SHAPE FOLDER"),
 }

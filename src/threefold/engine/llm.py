@@ -21,7 +21,7 @@ from threefold.errors import InvalidRequestError, RequestFailedError
 from threefold.request import FinishReason, Request, SamplingParams
 from threefold.step import TokenDelta, TokenLogprobs
 from threefold.text.prepare import ModelLimits, prepare, seed_source
-from threefold.text.template_worker import MAX_RENDERED_BYTES, Template
+from threefold.text.template_worker import MAX_RENDERED_BYTES, Template, refusal
 
 DEFAULT_MAX_TOKENS = 256
 
@@ -149,7 +149,11 @@ class LLM:
             InvalidRequestError: the model has no chat template, or the template refuses these messages.
         """
         chat = {"messages": list(messages), "add_generation_prompt": True}
-        return self._template.render(chat, {}, MAX_RENDERED_BYTES)
+        template = self._template
+        try:
+            return template.render(chat, {}, MAX_RENDERED_BYTES)
+        except Exception as error:  # a template can raise anything; the fault goes to its caller
+            raise InvalidRequestError(refusal(error), param="messages") from error
 
     @cached_property
     def _template(self) -> Template:

@@ -132,13 +132,18 @@ def _confine(timeout_s: float) -> None:
     signal.alarm(math.ceil(timeout_s) + GRACE_S)
 
 
+def refusal(error: Exception) -> str:
+    """What the caller is told of a rendering that failed."""
+    if isinstance(error, OutputLimitError):
+        return str(error)
+    return f"the chat template refuses this chat: {error}"[:MAX_MESSAGE_CHARS]
+
+
 def _answer(template: Template, ask: dict[str, Any]) -> dict[str, str]:
     try:
         return {"text": template.render(ask["chat"], ask["extra"], ask["max_bytes"])}
-    except OutputLimitError as error:
-        return {"error": str(error)}
     except Exception as error:  # noqa: BLE001  (a template can raise anything; the fault goes back to its request)
-        return {"error": f"the chat template refuses this chat: {error}"[:MAX_MESSAGE_CHARS]}
+        return {"error": refusal(error)}
 
 
 def main() -> None:
