@@ -17,11 +17,12 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from threefold.engine.price import DraftPrice
 from threefold.errors import ContextLengthError, InvalidRequestError, StepMemoryError
 from threefold.metrics import EngineStats
 from threefold.request import Request
 from threefold.schedule.scheduler import Scheduler
-from threefold.step import Executor, StepPlan, StepResult, TokenDelta
+from threefold.step import Executor, StepPlan, TokenDelta
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class EngineCore:
         self._clock = clock
         self._in_flight: StepPlan | None = None
         self._failed: StepPlan | None = None  # a plan that the device had no memory for
-        self._collected_s: float | None = None  # when the step before was, if the device had work ever since
+        self._price = DraftPrice(is_overlapped)
         self.times = StepTimes()
         self._step_s = 0.0
         self._schedule_s = 0.0
@@ -83,8 +84,8 @@ class EngineCore:
             if self._is_overlapped and ahead is None and self._failed is None:
                 ahead = self._launch(self.scheduler.plan)
             self._in_flight = ahead
-        if self._in_flight is None:
-            self._collected_s = None
+        if not self.has_work:
+            self._price.rest()
         if self._failed is not None:
             deltas += self.scheduler.retreat(self._failed)
             self._failed = None
@@ -170,20 +171,11 @@ class EngineCore:
             self._fail(plan, error)
             return []
         collected_s = self._clock()
-        if self._is_overlapped:
-            result = self._with_price_of_drafts(plan, result, collected_s)
+        result = self._price.put(plan, result, collected_s)
         deltas = self.scheduler.commit(plan, result)  # accept, publish blocks, finish, free
         self.times.wait_s += collected_s - began_s
         self.times.commit_s += self._clock() - collected_s
         return deltas
-
-    def _with_price_of_drafts(self, plan: StepPlan, result: StepResult, collected_s: float) -> StepResult:
-        """Drafts keep the next step waiting; all that passed beside the forward pass is their price, not overlap's."""
-        before_s, self._collected_s = self._collected_s, collected_s
-        if before_s is None or not any(row.next_draft or row.max_draft for row in plan.rows):
-            return result
-        passed_ms = (collected_s - before_s) * 1000
-        return replace(result, draft_ms=max(result.draft_ms, passed_ms - result.forward_ms))
 
     def _fail(self, plan: StepPlan, error: StepMemoryError) -> None:
         logger.warning("a step of %d rows and %d tokens: %s", len(plan.rows), plan.num_tokens, error)

@@ -1,0 +1,49 @@
+"""All that drafts cost, and nothing that steps without them cost too."""
+
+from __future__ import annotations
+
+import pytest
+
+from threefold.engine.price import DraftPrice
+from threefold.step import RowPlan, RowResult, StepPlan, StepResult
+
+
+def step(num_rows: int, next_draft: int, num_tokens: int = 1) -> tuple[StepPlan, StepResult]:
+    rows = [RowPlan(i, 10, 1, 0, (), True, next_draft) for i in range(num_rows)]
+    results = [RowResult([7] * num_tokens) for _ in range(num_rows)]
+    return StepPlan(rows), StepResult(results, forward_ms=10.0, draft_ms=0.5)
+
+
+def test_where_steps_follow_each_other_only_what_comes_on_top_is_the_price() -> None:
+    price = DraftPrice(is_overlapped=False)
+    for index in range(50):  # 12 ms a step, 10 of them forward: half a millisecond a row
+        plan, result = step(4, next_draft=0)
+        assert price.put(plan, result, index * 0.012).draft_ms == 0.5
+    plan, result = step(4, next_draft=3)
+
+    assert price.put(plan, result, 49 * 0.012 + 0.015).draft_ms == pytest.approx(3.0)
+
+
+def test_more_tokens_may_take_the_host_longer() -> None:
+    price = DraftPrice(is_overlapped=False)
+    for index in range(50):
+        price.put(*step(4, next_draft=0), index * 0.012)
+
+    priced = price.put(*step(4, next_draft=3, num_tokens=2), 49 * 0.012 + 0.015)
+    assert priced.draft_ms == pytest.approx(1.0)  # 5 ms beside the forward pass, 4 of them for eight tokens
+
+
+def test_where_steps_overlap_all_of_it_is_the_price() -> None:
+    price = DraftPrice(is_overlapped=True)
+    price.put(*step(4, next_draft=0), 1.0)
+
+    assert price.put(*step(4, next_draft=3), 1.015).draft_ms == pytest.approx(5.0)
+
+
+def test_rest_is_nobodys_and_an_unknown_load_keeps_what_was_timed() -> None:
+    price = DraftPrice(is_overlapped=False)
+    price.put(*step(4, next_draft=0), 1.0)
+    price.rest()
+
+    assert price.put(*step(4, next_draft=3), 100.0).draft_ms == 0.5
+    assert price.put(*step(64, next_draft=3), 100.5).draft_ms == 0.5
