@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from threefold.bench.step_load import WINDOW_STEPS, StepRecord, running_mean
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg", ".pdf")
+TITLE_CHARS = 44
+"""As wide as a picture."""
 
 
 def check_plot(path: str | None) -> None:
@@ -48,7 +51,8 @@ def plot_envelope(path: Path, result: dict[str, Any]) -> None:
         for group, axes in zip(groups, line, strict=True):
             chosen = [cell for cell in cells if cell["method"] == method and cell["group"] == group]
             _draw_cells(axes, chosen, result["variants"])
-            axes.set_title(f"{group}, {method}")
+            title = f"{group.replace(',', ', ')} · {method}"
+            axes.set_title(fill(title, TITLE_CHARS), fontsize="medium")
     if cells:
         grid[0][0].legend(fontsize="small")
     figure.supxlabel("users")
