@@ -104,6 +104,11 @@ class SpeculationConfig:
         return self.max_draft_tokens > 0
 
     @property
+    def uses_draft_model(self) -> bool:
+        """True when a second model drafts."""
+        return self.is_enabled and "draft_model" in self.methods
+
+    @property
     def max_draft_tokens(self) -> int:
         """Most drafts a row and step; 0 = off."""
         return self.num_speculative_tokens if self.methods else 0

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from threefold.cache.manager import CacheManager
 from threefold.request import Request, SamplingParams
 
 
@@ -19,3 +20,8 @@ def make_request() -> Callable[..., Request]:
         return Request(next(ids), tokens, params, max_total_tokens=1000, end_token_ids=frozenset(), cache_salt=salt)
 
     return make
+
+
+@pytest.fixture
+def cache() -> CacheManager:
+    return CacheManager(num_blocks=8, block_size=4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,11 +11,6 @@ from threefold.cache.manager import CacheManager
 from threefold.request import Request, SamplingParams
 
 MakeRequest = Callable[..., Request]
-
-
-@pytest.fixture
-def cache() -> CacheManager:
-    return CacheManager(num_blocks=8, block_size=4)
 
 
 def compute(cache: CacheManager, request: Request) -> None:

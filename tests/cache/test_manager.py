@@ -12,11 +12,6 @@ from threefold.request import Request
 MakeRequest = Callable[..., Request]
 
 
-@pytest.fixture
-def cache() -> CacheManager:
-    return CacheManager(num_blocks=8, block_size=4)
-
-
 def compute(cache: CacheManager, request: Request) -> None:
     """Hold slots for all tokens, and publish them as computed."""
     assert cache.allocate(request, request.num_tokens) is not None

@@ -21,6 +21,7 @@ from threefold.runner.path import card_path
 from threefold.runner.rounds import GraphRounds
 from threefold.runner.rows import Rows
 from threefold.runner.runner import ModelRunner
+from threefold.testing.fake_capture import FakeCapture
 
 VOCAB, BLOCK, CPU = 50, 4, torch.device("cpu")
 
@@ -53,17 +54,6 @@ def decoder() -> Decoder:
     made = Decoder(small, torch.float32, CPU)
     made.load(weights.items())
     return made
-
-
-class FakeCapture:
-    """Does the work again."""
-
-    def __call__(self, work):
-        work()
-        return work
-
-    def end(self):
-        return 0
 
 
 def make(

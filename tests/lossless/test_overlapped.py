@@ -14,6 +14,7 @@ from threefold.runner.graphs import GraphForward, GraphLimits
 from threefold.runner.path import StepPath
 from threefold.runner.readback import StreamReadback
 from threefold.runner.staging import Staging
+from threefold.testing.fake_capture import FakeCapture
 
 CPU = torch.device("cpu")
 VOCAB, BLOCK, END = 61, 4, 60
@@ -33,25 +34,6 @@ class FakeMark:
 
     def elapsed_time(self, other):
         return (other.at_s - self.at_s) * 1000
-
-
-class FakeCapture:
-    """Does the work again."""
-
-    def __init__(self):
-        self.num_replays = 0
-
-    def __call__(self, work):
-        work()
-
-        def replay():
-            self.num_replays += 1
-            work()
-
-        return replay
-
-    def end(self):
-        return 0
 
 
 class PaddedDecoder:

@@ -9,30 +9,10 @@ from threefold.runner.inputs import build_inputs
 from threefold.runner.runner import ModelRunner
 from threefold.runner.staging import Staging
 from threefold.step import StepPlan
+from threefold.testing.fake_capture import FakeCapture
 
 CPU = torch.device("cpu")
 VOCAB = 32
-
-
-class FakeCapture:
-    """Does the work again, and counts."""
-
-    def __init__(self):
-        self.num_captured = 0
-        self.num_replays = 0
-
-    def __call__(self, work):
-        self.num_captured += 1
-        work()
-
-        def replay():
-            self.num_replays += 1
-            work()
-
-        return replay
-
-    def end(self):
-        return 1 << 20
 
 
 class CountingModel:

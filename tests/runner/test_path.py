@@ -6,17 +6,10 @@ from threefold.layers.batch import Batch
 from threefold.runner.graphs import GraphLimits
 from threefold.runner.path import BatchSteps, card_path
 from threefold.runner.runner import ModelRunner
+from threefold.testing.fake_capture import FakeCapture
 
 CPU = torch.device("cpu")
 VOCAB = 16
-
-
-class FakeCapture:
-    def __call__(self, work):
-        return work
-
-    def end(self):
-        return 0
 
 
 class FakeMark:

@@ -1,7 +1,8 @@
 """A drafter's record."""
 
 from threefold.draft.drafter import Draft
-from threefold.runner.trust import Trust, num_common
+from threefold.runner.trust import Trust
+from threefold.sample.verify import num_common
 
 
 def test_common_beginning() -> None:

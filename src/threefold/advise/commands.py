@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,15 +22,14 @@ from threefold.advise.trace import Encoder, TokenizerLike, TraceRequest, to_trac
 from threefold.advise.tune import tune
 from threefold.advise.verify import Verifier, verify
 from threefold.bench.machine import provenance
-from threefold.bench.report import write_json, write_text
+from threefold.bench.report import say, write_json, write_text
 from threefold.config import EngineConfig
 from threefold.errors import ConfigError
 from threefold.flags.configs import engine_config, fill, parse_command
 from threefold.flags.flag import Parsed
-from threefold.flags.table import ENGINE_FLAGS, GROUPS, MODEL_FLAGS
+from threefold.flags.table import ENGINE_FLAGS, ENGINE_GROUPS, MODEL_FLAGS
 from threefold.flags.usage import usage
 
-_ENGINE_GROUPS = tuple(group for group in GROUPS if group[0] not in ("Server", "File"))
 _PROFILE_GROUPS = (("Log", LOG_FLAGS), ("Model, for its tokenizer", MODEL_FLAGS))
 
 
@@ -62,7 +60,7 @@ def run_advise(words: Sequence[str]) -> int:
     """
     parsed = parse_command(words, LOG_FLAGS + ADVISE_FLAGS + ENGINE_FLAGS)
     if parsed.help_word is not None:
-        groups = (("Log", LOG_FLAGS), ("Advice", ADVISE_FLAGS), *_ENGINE_GROUPS)
+        groups = (("Log", LOG_FLAGS), ("Advice", ADVISE_FLAGS), *ENGINE_GROUPS)
         print(usage("threefold advise", "[MODEL] LOG... [flags]", groups, parsed.help_word))
         return 0
     asked = fill("log", LogOptions(), parsed.assignments)
@@ -74,7 +72,7 @@ def run_advise(words: Sequence[str]) -> int:
 
         verifier = Verifier(EngineMeasure(case.loaded), case.trace, case.evaluator)
         users = sorted({min(count, case.facts.max_num_seqs) for count in wanted.users})
-        cells = verify(verifier, base_variant(case.facts), case.levers, users, rounds=wanted.rounds, say=_say)
+        cells = verify(verifier, base_variant(case.facts), case.levers, users, rounds=wanted.rounds, say=say)
         lines += verification_lines(cells)
         figures["verification"] = [cell.to_dict() for cell in cells]
     _show(lines)
@@ -91,7 +89,7 @@ def run_tune(words: Sequence[str]) -> int:
     """
     parsed = parse_command(words, LOG_FLAGS + ADVISE_FLAGS + TUNE_FLAGS + ENGINE_FLAGS)
     if parsed.help_word is not None:
-        groups = (("Log", LOG_FLAGS), ("Advice", ADVISE_FLAGS), ("Result", TUNE_FLAGS), *_ENGINE_GROUPS)
+        groups = (("Log", LOG_FLAGS), ("Advice", ADVISE_FLAGS), ("Result", TUNE_FLAGS), *ENGINE_GROUPS)
         print(usage("threefold tune", "[MODEL] LOG... [flags]", groups, parsed.help_word))
         return 0
     asked = fill("log", LogOptions(), parsed.assignments)
@@ -103,7 +101,7 @@ def run_tune(words: Sequence[str]) -> int:
     from threefold.advise.engine_measure import EngineMeasure
 
     verifier = Verifier(EngineMeasure(case.loaded), case.trace, case.evaluator)
-    tuned = tune(verifier, case.advice, base_variant(case.facts), case.levers, rounds=wanted.rounds, say=_say)
+    tuned = tune(verifier, case.advice, base_variant(case.facts), case.levers, rounds=wanted.rounds, say=say)
     header = [f"for {case.facts.model} on {case.facts.device}, by `threefold tune`"]
     write_text(output, tuned.yaml(header), "--output")
     _show([*case.lines(), *verification_lines(tuned.cells), *tuned.reasons, f"written: {output}"])
@@ -149,10 +147,10 @@ def _case(parsed: Parsed, asked: LogOptions, wanted: AdviseOptions, form: str) -
     if wanted.has_answers_made:
         from threefold.advise.answers import answer_all
 
-        log = answer_all(log, loaded, Encoder(tokenizer), asked.output_tokens, _say)
+        log = answer_all(log, loaded, Encoder(tokenizer), asked.output_tokens, say)
     trace, replayed, portrait = _portrait(log, tokenizer, asked)
     assumed = Assumptions(wanted.draft_ratio, wanted.draft_acceptance)
-    advice = advise(facts, trace, replayed, portrait, Wishes(wanted.concurrency, targets, assumed), say=_say)
+    advice = advise(facts, trace, replayed, portrait, Wishes(wanted.concurrency, targets, assumed), say=say)
     evaluator = Evaluator(trace, replayed, draft_acceptance=assumed.draft_acceptance)
     levers = lever_variants(facts, replayed.propose_ms, assumed)
     return _Case(loaded, facts, trace, portrait, evaluator, levers, advice)
@@ -166,8 +164,8 @@ def open_tokenizer(config: EngineConfig) -> TokenizerLike:
 
     if config.model.tokenizer is not None:
         return Tokenizer.from_path(Path(config.model.tokenizer))
-    facts = open_checkpoint(locate_model(config.model.model, config.model.revision)).tokenizer_facts
-    return Tokenizer.from_path(facts) if isinstance(facts, Path) else Tokenizer.from_gguf(facts)
+    checkpoint = open_checkpoint(locate_model(config.model.model, config.model.revision))
+    return Tokenizer.from_facts(checkpoint.plain_tokenizer_facts)
 
 
 def _portrait(log: Log, tokenizer: TokenizerLike, asked: LogOptions) -> tuple[list[TraceRequest], Replay, Portrait]:
@@ -182,7 +180,7 @@ def _machine(wanted: AdviseOptions, config: EngineConfig) -> tuple[Any, MachineF
         if wanted.has_answers_made or wanted.is_verified:
             raise ConfigError("--answer and --verify need the engine itself; leave --machine out")
         return None, read_facts(Path(wanted.machine))
-    _say("loading the model and measuring what steps cost")
+    say("loading the model and measuring what steps cost")
     from threefold.advise.measured import measure_machine
     from threefold.engine.build import load_engine
 
@@ -214,7 +212,3 @@ def _paths(words: Sequence[str], form: str) -> list[Path]:
 
 def _show(lines: Sequence[str]) -> None:
     print("\n".join(lines))
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,13 +9,13 @@ from threefold.advise.ladder import climb
 from threefold.advise.options import LADDER_FLAGS, LadderOptions
 from threefold.advise.tables import ladder_lines
 from threefold.bench.machine import provenance
-from threefold.bench.report import write_json
+from threefold.bench.report import say, write_json
 from threefold.errors import ConfigError
 from threefold.flags.configs import engine_config, fill, parse_command
-from threefold.flags.table import ENGINE_FLAGS, GROUPS
+from threefold.flags.table import ENGINE_FLAGS, ENGINE_GROUPS
 from threefold.flags.usage import usage
 
-_GROUPS = (("Ladder", LADDER_FLAGS), *(group for group in GROUPS if group[0] not in ("Server", "File")))
+_GROUPS = (("Ladder", LADDER_FLAGS), *ENGINE_GROUPS)
 NO_QUANTISED_COPY = "it needs a quantised copy of the model beside this one; serve both and compare them"
 
 
@@ -44,12 +43,8 @@ def run_ladder(words: Sequence[str]) -> int:
     rungs = EngineRungs(loaded)
     loads = demonstration(Encoder(make_tokenizer(loaded.info())), asked.max_tokens)
     users = sorted({min(count, rungs.most_users) for count in asked.users})
-    result = climb(rungs, loads, users, budget_s=asked.budget_s, why_no_quantisation=NO_QUANTISED_COPY, say=_say)
+    result = climb(rungs, loads, users, budget_s=asked.budget_s, why_no_quantisation=NO_QUANTISED_COPY, say=say)
     print("\n".join(ladder_lines(result)))
     if asked.json is not None:
         write_json(Path(asked.json), {**provenance(["ladder", *words]), **result.to_dict()})
     return 0 if result.ladders else 1
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -15,6 +15,7 @@ from typing import Any
 
 from threefold.advise.forms import BatchHalf, read_entry
 from threefold.advise.logged import Fault, Log, LoggedRequest
+from threefold.bench.dataset_file import decode_json
 from threefold.errors import ConfigError
 
 
@@ -82,14 +83,7 @@ def _entries(content: bytes) -> Iterator[tuple[int, Any]]:
 
 def _parsed(content: Any) -> dict[str, Any]:
     if isinstance(content, bytes):
-        try:
-            content = json.loads(content)
-        except UnicodeDecodeError:
-            raise ValueError("is no UTF-8 text") from None
-        except json.JSONDecodeError as error:
-            raise ValueError(f"is no JSON ({error.msg} at column {error.colno})") from None
-        except RecursionError:
-            raise ValueError("is nested too deeply") from None
+        content = decode_json(content)
     if not isinstance(content, dict):
         raise ValueError(f"wants an object, got a {type(content).__name__}")
     return content

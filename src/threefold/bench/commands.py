@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 from threefold.bench import options
 from threefold.bench.compare_options import COMPARE_FLAGS, CompareOptions
 from threefold.bench.machine import provenance
-from threefold.bench.report import json_text, print_table, table_lines, write_json, write_text
+from threefold.bench.report import json_text, print_table, say, table_lines, write_json, write_text
 from threefold.bench.serve_options import ARRIVAL_FLAGS, KEEP_FLAGS, ArrivalOptions, KeepOptions
 from threefold.bench.steps_options import STEPS_FLAGS, StepsOptions
 from threefold.bench.workload import make_workload
 from threefold.errors import ConfigError
 from threefold.flags.configs import engine_config, fill, parse_command
 from threefold.flags.flag import Parsed
-from threefold.flags.table import GROUPS
+from threefold.flags.table import ENGINE_GROUPS
 from threefold.flags.usage import Group, usage
 
 USAGE = """\
@@ -155,7 +155,7 @@ def _compare(parsed: Parsed) -> Finding:
             plot_comparison(Path(asked.plot), result)
 
     workload = make_workload(load)
-    result = compare_sides(sides, lambda aimed: bench_server(workload, load, aimed, arrival), target, asked, say=_say)
+    result = compare_sides(sides, lambda aimed: bench_server(workload, load, aimed, arrival), target, asked, say=say)
     return Finding(result, compare_lines(result), load.json, bool(result["num_rounds"]), write_more, result["ended"])
 
 
@@ -184,7 +184,7 @@ def _envelope(parsed: Parsed) -> Finding:
             plot_envelope(Path(asked.plot), result)
 
     check_plot(asked.plot)
-    result = bench_envelope(asked, config, say=_say)
+    result = bench_envelope(asked, config, say=say)
     return Finding(result, terminal_lines(result), asked.json, bool(result["cells"]), write_more)
 
 
@@ -210,10 +210,6 @@ def _steps(parsed: Parsed) -> Finding:
 
     result = bench_steps(asked, config)
     return Finding(result, steps_lines(result), asked.json, is_good=True)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _control(parsed: Parsed) -> Finding:
@@ -242,7 +238,6 @@ def _dummy(parsed: Parsed) -> Finding:
     return Finding({"shape": shape, "folder": folder}, lines, None, is_good=True)
 
 
-_ENGINE_GROUPS = tuple(group for group in GROUPS if group[0] not in ("Server", "File"))
 _LOAD_GROUPS: tuple[Group, ...] = (
     ("Load", (*options.LOAD_FLAGS, options.SEED_FLAG)),
     ("Arrivals", ARRIVAL_FLAGS),
@@ -253,11 +248,11 @@ COMMANDS = {
     "serve": Command((*_LOAD_GROUPS, ("Result", KEEP_FLAGS)), _serve),
     "compare": Command((("Comparison", COMPARE_FLAGS), *_LOAD_GROUPS), _compare, words="A.yaml B.yaml ..."),
     "offline": Command(
-        (("Load", (*options.LOAD_FLAGS, options.SHUFFLE_SEED_FLAG)), *_ENGINE_GROUPS), _offline, takes_engine=True
+        (("Load", (*options.LOAD_FLAGS, options.SHUFFLE_SEED_FLAG)), *ENGINE_GROUPS), _offline, takes_engine=True
     ),
-    "envelope": Command((("Envelope", options.ENVELOPE_FLAGS), *_ENGINE_GROUPS), _envelope, takes_engine=True),
-    "step-load": Command((("Load", options.STEP_LOAD_FLAGS), *_ENGINE_GROUPS), _step_load, takes_engine=True),
-    "steps": Command((("Steps", STEPS_FLAGS), *_ENGINE_GROUPS), _steps, takes_engine=True),
+    "envelope": Command((("Envelope", options.ENVELOPE_FLAGS), *ENGINE_GROUPS), _envelope, takes_engine=True),
+    "step-load": Command((("Load", options.STEP_LOAD_FLAGS), *ENGINE_GROUPS), _step_load, takes_engine=True),
+    "steps": Command((("Steps", STEPS_FLAGS), *ENGINE_GROUPS), _steps, takes_engine=True),
     "control": Command((("Control", options.CONTROL_FLAGS),), _control),
     "http": Command((("HTTP", options.HTTP_FLAGS),), _http),
     "dummy": Command((), _dummy, words="SHAPE FOLDER"),

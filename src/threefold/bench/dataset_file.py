@@ -55,10 +55,22 @@ def _list_of(content: bytes) -> list[object] | None:
 
 def _decode(line: bytes, where: str) -> object:
     try:
+        return decode_json(line)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def decode_json(line: bytes) -> object:
+    """A line's value.
+
+    Raises:
+        ValueError: it has none; the message says why, without saying where.
+    """
+    try:
         return json.loads(line)
     except UnicodeDecodeError:
-        raise ConfigError(f"{where}: is no UTF-8 text") from None
+        raise ValueError("is no UTF-8 text") from None
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{where}: is no JSON ({error.msg} at column {error.colno})") from None
+        raise ValueError(f"is no JSON ({error.msg} at column {error.colno})") from None
     except RecursionError:
-        raise ConfigError(f"{where}: is nested too deeply") from None
+        raise ValueError("is nested too deeply") from None

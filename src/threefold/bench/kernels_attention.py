@@ -13,20 +13,18 @@ import argparse
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import torch
 from triton.runtime.errors import OutOfResources
 
-from threefold.errors import OperatorError
+from threefold.bench.kernels_command import run_kernels
 from threefold.kernels.attention import StepBounds
 from threefold.kernels.kv import FP8, KVCache, allocate
 from threefold.kernels.rotary import HeadNorms, Heads, RotateAndStore, rotate_and_store
 from threefold.kernels.triton.attention import CardAttention
 from threefold.kernels.triton.tables import DecodeSizes, PromptSizes
-from threefold.runner.device import CudaDevice, open_device
+from threefold.runner.device import CudaDevice
 
 READ_GB_S = 4300.0
 """What one H200 moves."""
@@ -218,34 +216,20 @@ def _rotate_all(
         rotate(qkv, angles, slots, kv)
 
 
-@torch.inference_mode()
-def run(models: list[str], is_sweep: bool) -> dict[str, Any]:
-    """All readings, shown as they come.
-
-    Raises:
-        ConfigError: no card.
-    """
-    open_device("cuda")  # says in one line what is missing
-    device = CudaDevice()
-    readings = sweep(models, device) if is_sweep else measure_all(models, device)
-    writes = [] if is_sweep else [reading for model in models for reading in measure_writes(model, device)]
-    attention = [reading._asdict() for reading in readings]
-    return {"device": device.name, "torch": str(torch.__version__), "attention": attention, "writes": writes}
+def run(asked: argparse.Namespace, device: CudaDevice) -> dict[str, Any]:
+    """All readings, shown as they come."""
+    models = asked.model or ["qwen3-8b", "smollm2-135m"]
+    readings = sweep(models, device) if asked.sweep else measure_all(models, device)
+    writes = [] if asked.sweep else [reading for model in models for reading in measure_writes(model, device)]
+    return {"attention": [reading._asdict() for reading in readings], "writes": writes}
 
 
 def main() -> None:
-    """Measure, show, write where asked."""
+    """The command."""
     parser = argparse.ArgumentParser(description="Time paged attention on a card.")
-    parser.add_argument("--json", type=Path, help="where the readings go, as JSON")
     parser.add_argument("--sweep", action="store_true", help="try block sizes, show the best three of each shape")
     parser.add_argument("--model", action="append", choices=MODELS, help="heads of this model; several allowed")
-    asked = parser.parse_args()
-    try:
-        result = run(asked.model or ["qwen3-8b", "smollm2-135m"], asked.sweep)
-    except OperatorError as error:
-        parser.exit(1, f"{error}\n")
-    if asked.json is not None:
-        asked.json.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+    run_kernels(parser, run)
 
 
 if __name__ == "__main__":

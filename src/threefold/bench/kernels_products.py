@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 
-from threefold.errors import OperatorError
+from threefold.bench.kernels_command import run_kernels
 from threefold.kernels.activation import silu_mul
 from threefold.kernels.linear import Product
 from threefold.kernels.triton.product import few_tokens_body
 from threefold.kernels.triton.tables import ProductSizes
-from threefold.runner.device import CudaDevice, open_device
+from threefold.runner.device import CudaDevice
 
 SHAPES = {  # (outputs, inputs, gated)
     "8b qkv": (6144, 4096, False),
@@ -53,7 +51,6 @@ SPREAD_BYTES = 256 << 20
 DTYPE = torch.bfloat16
 
 
-@torch.inference_mode()
 def measure_shape(name: str, num_tokens: int, device: CudaDevice) -> dict[str, Any]:
     """Torch's time and the best cuts of one shape at one number of tokens."""
     num_outputs, num_inputs, is_gated = SHAPES[name]
@@ -91,37 +88,24 @@ def _run_all(bodies: list[Product], x: torch.Tensor) -> None:
         body(x)
 
 
-def measure_all(prefix: str, tokens: tuple[int, ...]) -> dict[str, Any]:
-    """Every reading of shapes whose names begin so, shown as it comes.
-
-    Raises:
-        ConfigError: no card.
-    """
-    open_device("cuda")  # says in one line what is missing
-    device = CudaDevice()
+def measure_all(asked: argparse.Namespace, device: CudaDevice) -> dict[str, Any]:
+    """Every reading of the shapes asked for, shown as it comes."""
     readings = []
-    for name in (name for name in SHAPES if name.startswith(prefix)):
-        for num_tokens in tokens:
+    for name in (name for name in SHAPES if name.startswith(asked.shapes)):
+        for num_tokens in asked.tokens:
             one = measure_shape(name, num_tokens, device)
             readings.append(one)
             best = "  ".join(f"{cut['us']:.1f} us {cut['sizes']}" for cut in one["best"][:3])
             print(f"{name:>13} {num_tokens:3} tokens  torch {one['torch_us']:6.1f} us   {best}", flush=True)
-    return {"device": device.name, "torch": str(torch.__version__), "products": readings}
+    return {"products": readings}
 
 
 def main() -> None:
-    """Measure, show, write where asked."""
+    """The command."""
     parser = argparse.ArgumentParser(description="Find the best cuts for products of a few tokens on a card.")
-    parser.add_argument("--json", type=Path, help="where the readings go, as JSON")
     parser.add_argument("--shapes", default="", help="only shapes whose names begin so, such as 8b")
     parser.add_argument("--tokens", type=int, nargs="+", default=TOKENS, help="numbers of tokens (1 16)")
-    asked = parser.parse_args()
-    try:
-        result = measure_all(asked.shapes, tuple(asked.tokens))
-    except OperatorError as error:
-        parser.exit(1, f"{error}\n")
-    if asked.json is not None:
-        asked.json.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+    run_kernels(parser, measure_all)
 
 
 if __name__ == "__main__":

@@ -12,18 +12,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import torch
 
-from threefold.errors import OperatorError
+from threefold.bench.kernels_command import run_kernels
 from threefold.kernels.activation import silu_mul
 from threefold.kernels.argmax import most_likely_on_device
 from threefold.kernels.linear import product
 from threefold.kernels.norm import rms_norm
-from threefold.runner.device import CudaDevice, open_device
+from threefold.runner.device import CudaDevice
 from threefold.sample.draw import DeviceFilters, draw_on_device
 
 COPY_GB_S = 4300.0
@@ -159,15 +157,8 @@ def measure_products(device: CudaDevice) -> Iterator[ProductReading]:
         yield ProductReading(tokens, ms, limit_ms, flop / ms / 1e9)
 
 
-@torch.inference_mode()
-def measure_all() -> dict[str, Any]:
-    """Every reading, shown as it comes.
-
-    Raises:
-        ConfigError: no card.
-    """
-    open_device("cuda")  # says in one line what is missing
-    device = CudaDevice()
+def measure_all(device: CudaDevice) -> dict[str, Any]:
+    """Every reading, shown as it comes."""
     ops, products = [], []
     for case in cases(device.torch_device):
         op = measure_case(case, device)
@@ -177,20 +168,13 @@ def measure_all() -> dict[str, Any]:
         products.append(step._asdict())
         figures = f"{step.ms:8.2f} ms, limit {step.limit_ms:6.1f} ms, {step.tflop_s:5.0f} TFLOP/s"
         print(f"        products {step.tokens:5} tokens {figures}", flush=True)
-    return {"device": device.name, "torch": str(torch.__version__), "ops": ops, "products": products}
+    return {"ops": ops, "products": products}
 
 
 def main() -> None:
-    """Measure, show, write where asked."""
+    """The command."""
     parser = argparse.ArgumentParser(description="Time the small ops and the products of a Qwen3-8B step on a card.")
-    parser.add_argument("--json", type=Path, help="where the readings go, as JSON")
-    asked = parser.parse_args()
-    try:
-        result = measure_all()
-    except OperatorError as error:
-        parser.exit(1, f"{error}\n")
-    if asked.json is not None:
-        asked.json.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+    run_kernels(parser, lambda _, device: measure_all(device))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,11 @@ def print_table(lines: list[str]) -> None:
         is_heading = line.startswith(("=", "-")) or line.endswith("-")
         is_failure = (is_failure and not is_heading) or line.strip("-") == "Failures"
         console.print(line, style="bold" if is_heading else "red" if is_failure else None, markup=False)
+
+
+def say(line: str) -> None:
+    """A line for whoever waits, beside the result."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def write_json(path: Path, result: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ from threefold.runner.inputs import build_inputs
 from threefold.runner.lent_kv import LentKV
 from threefold.runner.rounds import Rounds
 from threefold.runner.rows import Rows
+from threefold.runner.trust import num_common
 from threefold.step import NewRow, RowPlan, StepPlan
 
 LEAST_SURVIVAL = 0.1
@@ -112,10 +113,7 @@ class DraftModelDrafter:
     def observe(self, request_id: int, token_ids: Sequence[int]) -> None:
         """Append; the KV of drafts that came true stays valid."""
         followed = self._followed[request_id]
-        for token_id, drafted in zip(token_ids, followed.drafted, strict=False):
-            if token_id != drafted:
-                break
-            followed.num_computed += 1
+        followed.num_computed += num_common(token_ids, followed.drafted)
         followed.drafted = []
         self._rows.append(followed.row, token_ids)
 

@@ -12,11 +12,11 @@ from threefold.engine.fit import graph_limits
 from threefold.engine.opened import Opened
 from threefold.layers.attention import KVCache
 from threefold.models.decoder import Decoder
-from threefold.runner.graphs import CudaCapture, GraphLimits, GraphReport
+from threefold.runner.graphs import CudaCapture, GraphReport
 from threefold.runner.memory import MemoryPlan
 from threefold.runner.path import StepPath, card_path
 from threefold.runner.rounds import GraphRounds
-from threefold.runner.rows import Rows
+from threefold.runner.rows import Rows, table_width
 from threefold.runner.runner import ModelRunner
 
 
@@ -33,13 +33,14 @@ def card_steps(opened: Opened, decoder: Decoder, kv: list[KVCache], plan: Memory
     if not opened.device.is_gpu:
         return None
     device = opened.device.torch_device
-    limits = _card_limits(opened, decoder, plan)
+    limits = graph_limits(opened, decoder.spec, plan.max_num_seqs, plan.max_model_len)
+    max_draft = opened.config.speculation.max_draft_tokens
     return CardSteps(
         *card_path(
             ModelRunner(decoder, kv),
             limits,
             max_tokens=opened.limits.max_num_batched_tokens,
-            max_blocks=make_rows(opened, plan).block_tables.shape[1],
+            max_blocks=table_width(plan.max_model_len, opened.config.cache.block_size, max_draft),
             device=device,
             capture=CudaCapture(device),
         )
@@ -53,16 +54,12 @@ def draft_on_card(opened: Opened, draft: LoadedDraft, plan: MemoryPlan) -> Loade
     rounds = GraphRounds(
         ModelRunner(draft.decoder, draft.kv.caches),
         steps.path.device_rows,
-        _card_limits(opened, draft.decoder, plan),
+        graph_limits(opened, draft.decoder.spec, plan.max_num_seqs, plan.max_model_len),
         block_size=draft.block_size,
         max_rounds=opened.config.speculation.max_draft_tokens,
     )
     rounds.capture(CudaCapture(opened.device.torch_device))
     return replace(draft, forward=steps.path.forward, rounds=rounds)
-
-
-def _card_limits(opened: Opened, decoder: Decoder, plan: MemoryPlan) -> GraphLimits:
-    return replace(graph_limits(opened, plan.max_num_seqs, plan.max_model_len), vocab_size=decoder.spec.vocab_size)
 
 
 def make_rows(opened: Opened, plan: MemoryPlan) -> Rows:

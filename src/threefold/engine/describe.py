@@ -6,7 +6,6 @@ Decides nothing.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from threefold.engine.opened import Opened
 from threefold.engine.outputs import EngineInfo
@@ -34,8 +33,7 @@ def decided(opened: Opened, plan: MemoryPlan) -> list[Reason]:
 def describe(opened: Opened, plan: MemoryPlan, reasons: list[Reason]) -> EngineInfo:
     """What the text edge and the server need to know."""
     model = opened.config.model
-    facts = opened.checkpoint.tokenizer_facts
-    tokenizer: dict[str, Any] = {"folder": str(facts)} if isinstance(facts, Path) else {"gguf": dict(facts)}
+    tokenizer = opened.checkpoint.plain_tokenizer_facts
     if model.tokenizer is not None:
         tokenizer = {"folder": model.tokenizer}
     ends = opened.spec.eos_token_ids or Tokenizer.from_facts(tokenizer).eos_token_ids

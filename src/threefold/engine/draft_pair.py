@@ -8,8 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -30,7 +29,7 @@ from threefold.runner.path import host_path
 from threefold.runner.rounds import Rounds
 from threefold.runner.rows import Rows
 from threefold.runner.runner import ModelRunner
-from threefold.runner.trust import num_common
+from threefold.sample.verify import num_common
 from threefold.text.pairing import difference
 from threefold.text.tokenizer import Tokenizer
 
@@ -51,6 +50,8 @@ class OpenedDraft:
 
     name: str
     checkpoint: Checkpoint
+    trial_prompt: tuple[int, ...]
+    """What the engine writes the text of the trial about, in the target's tokens."""
 
     def load(self, dtype: torch.dtype, device: Device) -> Decoder:
         """The draft model, in its target's type: the two share KV memory."""
@@ -93,9 +94,8 @@ class LoadedDraft:
     ) -> DraftModelDrafter:
         """A fresh drafter, as large as the engine; where acceptance is synthetic, so is what it believes."""
         rows = Rows(max_num_seqs, max_model_len, self.block_size, max_draft)
-        on_host = host_path(ModelRunner(self.decoder, self.kv.caches), rows).forward
         return DraftModelDrafter(
-            self.forward or on_host,
+            self.forward or host_path(ModelRunner(self.decoder, self.kv.caches), rows).forward,
             self.kv,
             rows,
             vocab_size=vocab_size,
@@ -114,17 +114,18 @@ def open_draft(config: EngineConfig, target: Checkpoint, target_name: str) -> Op
         OperatorError: it cannot be opened.
     """
     name = config.speculation.draft_model
-    if name is None or "draft_model" not in config.speculation.methods:
+    if name is None or not config.speculation.uses_draft_model:
         return None
     load_format = "dummy" if config.model.load_format == "dummy" else "auto"
     checkpoint = open_checkpoint(locate_model(name, None), load_format, config.model.seed)
-    found = difference(_tokenizer(target), _tokenizer(checkpoint))
+    tokenizer = Tokenizer.from_facts(target.plain_tokenizer_facts)
+    found = difference(tokenizer, Tokenizer.from_facts(checkpoint.plain_tokenizer_facts))
     if found is not None:
         raise ConfigError(
             f"draft '{name}' {found} with target '{target_name}': not the same tokenizer; take a smaller model of the "
             'target\'s own family, or {"method": "ngram"}, which needs none'
         )
-    return OpenedDraft(name, checkpoint)
+    return OpenedDraft(name, checkpoint, tuple(tokenizer.encode(TRIAL_PROMPT)))
 
 
 def share_memory(opened: OpenedDraft, decoder: Decoder, kv: list[KVCache]) -> LoadedDraft:
@@ -134,11 +135,6 @@ def share_memory(opened: OpenedDraft, decoder: Decoder, kv: list[KVCache]) -> Lo
         ConfigError: it does not fit.
     """
     return LoadedDraft(opened.name, decoder, lent_kv(kv, decoder.spec, opened.name))
-
-
-def trial_prompt(checkpoint: Checkpoint) -> list[int]:
-    """What the engine writes its text about, in the target's tokens."""
-    return _tokenizer(checkpoint).encode(TRIAL_PROMPT)
 
 
 class Trial(NamedTuple):
@@ -184,8 +180,3 @@ def try_out(drafter: DraftModelDrafter, text: list[int], num_prompt: int, max_dr
         drafter.observe(0, text[end : end + TRIAL_STRIDE])
     drafter.stop(0)
     return Trial(accepted / len(ends), sorted(times_ms)[len(times_ms) // 2], max_draft)
-
-
-def _tokenizer(checkpoint: Checkpoint) -> Tokenizer:
-    facts: Any = checkpoint.tokenizer_facts
-    return Tokenizer.from_facts({"folder": facts} if isinstance(facts, Path) else {"gguf": facts})

@@ -5,10 +5,9 @@ Knows nothing about how the plan is made; runner/memory.py makes it.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from threefold.engine.opened import Opened, calibration_limits, num_parameters
 from threefold.models.decoder import Decoder
+from threefold.models.spec import ModelSpec
 from threefold.runner.graphs import GraphLimits, expected_bytes
 from threefold.runner.kv_pool import allocate_pool, block_bytes
 from threefold.runner.memory import MemoryFacts, MemoryWishes
@@ -69,15 +68,15 @@ def _weights_bytes(opened: Opened, free_bytes: int) -> int:
 def _graphs_bytes(opened: Opened, peak_bytes: int) -> int:
     limits = opened.limits
     token_bytes = peak_bytes // limits.max_num_batched_tokens
-    graphs = graph_limits(opened, limits.max_num_seqs, limits.max_model_len)
-    num_bytes = expected_bytes(graphs, token_bytes)
-    if opened.draft is None:
-        return num_bytes
-    # Its passes hold less than the target's for each token, by an unknown share.
-    return num_bytes + expected_bytes(replace(graphs, vocab_size=opened.draft.checkpoint.spec.vocab_size), token_bytes)
+    # A draft model's passes hold less than the target's for each token, by an unknown share.
+    specs = [opened.spec, *([opened.draft.checkpoint.spec] if opened.draft is not None else [])]
+    return sum(
+        expected_bytes(graph_limits(opened, spec, limits.max_num_seqs, limits.max_model_len), token_bytes)
+        for spec in specs
+    )
 
 
-def graph_limits(opened: Opened, max_num_seqs: int, max_model_len: int) -> GraphLimits:
-    """Which graphs the model would get."""
+def graph_limits(opened: Opened, spec: ModelSpec, max_num_seqs: int, max_model_len: int) -> GraphLimits:
+    """Which graphs a model of this engine gets, the engine's own or its draft model."""
     max_draft = opened.config.speculation.max_draft_tokens
-    return GraphLimits(max_num_seqs, max_draft, max_model_len, opened.spec.vocab_size)
+    return GraphLimits(max_num_seqs, max_draft, max_model_len, spec.vocab_size)

@@ -23,7 +23,7 @@ from threefold.engine.card import CardSteps, make_rows
 from threefold.engine.core import EngineCore
 from threefold.engine.curve_store import CurveStore
 from threefold.engine.describe import decided, describe
-from threefold.engine.draft_pair import TRIAL_TOKENS, LoadedDraft, Trial, trial_prompt, try_out
+from threefold.engine.draft_pair import TRIAL_TOKENS, LoadedDraft, Trial, try_out
 from threefold.engine.opened import Opened, calibration_limits
 from threefold.engine.outputs import EngineInfo
 from threefold.engine.resolve import Reason
@@ -76,7 +76,7 @@ class LoadedEngine:
         if not speculation.is_adaptive:
             return FixedDrafts(speculation.num_speculative_tokens), Reason("speculation", what, "fixed, as asked")
         curve, source = _cost_curve(self)
-        if self.trial is not None and "draft_model" in speculation.methods:
+        if self.trial is not None and speculation.uses_draft_model:
             for _ in range(3):  # one reading alone would hardly move a curve that knows nothing of drafting
                 curve.observe_draft(1, self.trial.max_draft, self.trial.max_draft, self.trial.draft_ms)
         reason = Reason("speculation", what, f"as far as it pays; {source}")
@@ -161,7 +161,7 @@ def _drafting(loaded: LoadedEngine, speculation: SpeculationConfig) -> Drafting:
 
 
 def _make_draft_model(loaded: LoadedEngine, speculation: SpeculationConfig) -> DraftModelDrafter | None:
-    if loaded.draft is None or not speculation.is_enabled or "draft_model" not in speculation.methods:
+    if loaded.draft is None or not speculation.uses_draft_model:
         return None
     return loaded.draft.drafter(
         max_num_seqs=loaded.plan.max_num_seqs,
@@ -174,18 +174,17 @@ def _make_draft_model(loaded: LoadedEngine, speculation: SpeculationConfig) -> D
 
 
 def _lent_block_tokens(loaded: LoadedEngine, speculation: SpeculationConfig) -> int:
-    is_used = loaded.draft is not None and speculation.is_enabled and "draft_model" in speculation.methods
-    return loaded.draft.lent_block_tokens if is_used and loaded.draft is not None else 0
+    return loaded.draft.lent_block_tokens if loaded.draft is not None and speculation.uses_draft_model else 0
 
 
 def try_draft(loaded: LoadedEngine) -> Trial | None:
     """Let the target write a text and the draft model follow it; None = the engine is too small for that."""
-    speculation = loaded.opened.config.speculation
-    prompt = trial_prompt(loaded.opened.checkpoint)
-    num_tokens = len(prompt) + TRIAL_TOKENS
+    speculation, opened_draft = loaded.opened.config.speculation, loaded.opened.draft
     draft, drafter = loaded.draft, _make_draft_model(loaded, speculation)
-    if draft is None or drafter is None:
+    if opened_draft is None or draft is None or drafter is None:
         return None
+    prompt = list(opened_draft.trial_prompt)
+    num_tokens = len(prompt) + TRIAL_TOKENS
     num_blocks = -(-(num_tokens + speculation.max_draft_tokens) // draft.lent_block_tokens)
     if num_tokens > loaded.plan.max_model_len or num_blocks > loaded.plan.num_blocks:
         return None

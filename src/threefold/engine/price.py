@@ -40,12 +40,15 @@ class DraftPrice:
             ended_s: the clock when it was collected.
         """
         before_s, self._ended_s = self._ended_s, ended_s
+        has_drafts = any(row.next_draft or row.max_draft for row in plan.rows)
+        if before_s is None or (self._is_overlapped and not has_drafts):
+            return result
         num_tokens = sum([len(row.token_ids) for row in result.rows])
-        if before_s is None or not num_tokens:
+        if not num_tokens:
             return result
         beside_ms = max((ended_s - before_s) * 1000 - result.forward_ms, 0.0)
         size = len(plan.rows).bit_length()
-        if any(row.next_draft or row.max_draft for row in plan.rows):
+        if has_drafts:
             allowed_ms = self._allowed_ms(size, num_tokens)
             return result if allowed_ms is None else replace(result, draft_ms=max(beside_ms - allowed_ms, 0.0))
         share_ms = beside_ms / num_tokens

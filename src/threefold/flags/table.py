@@ -181,3 +181,5 @@ GROUPS = (
     ("File", (CONFIG_FLAG,)),
 )
 """Headings of `--help`, in order."""
+ENGINE_GROUPS = tuple(group for group in GROUPS if group[0] not in ("Server", "File"))
+"""Those of a command that builds an engine and serves nobody."""

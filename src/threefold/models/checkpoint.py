@@ -71,6 +71,12 @@ class Checkpoint:
         return self.source.read(wanted, torch.device("cpu") if device is None else device)
 
     @property
+    def plain_tokenizer_facts(self) -> dict[str, Any]:
+        """The same as plain data, for `Tokenizer.from_facts` in whatever process."""
+        facts = self.tokenizer_facts
+        return {"folder": str(facts)} if isinstance(facts, Path) else {"gguf": dict(facts)}
+
+    @property
     def weights_bytes(self) -> int:
         """Size of all weights in the spec's type."""
         num_values = sum(math.prod(shape) for shape in expected_shapes(self.spec).values())

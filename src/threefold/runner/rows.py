@@ -50,12 +50,11 @@ class Rows:
     """
 
     def __init__(self, max_rows: int, max_tokens: int, block_size: int, max_draft: int) -> None:
-        # The last committed token may have drafts and a bonus behind it that length will cut off.
-        width = max_tokens + max_draft + 1
+        width = _row_width(max_tokens, max_draft)
         self.token_ids = np.zeros((max_rows, width), dtype=np.int32)
         self.lengths = np.zeros(max_rows, dtype=np.int64)
         self.num_drafts = np.zeros(max_rows, dtype=np.int64)
-        self.block_tables = np.zeros((max_rows, -(-width // block_size)), dtype=np.int32)
+        self.block_tables = np.zeros((max_rows, table_width(max_tokens, block_size, max_draft)), dtype=np.int32)
         self.num_blocks = np.zeros(max_rows, dtype=np.int64)
         self.sampling = SamplingTable(max_rows)
         self.params: list[SamplingParams | None] = [None] * max_rows
@@ -166,3 +165,13 @@ class Rows:
         start = int(self.lengths[row])
         drafts: list[int] = self.token_ids[row, start : start + num_tokens].tolist()
         return drafts
+
+
+def table_width(max_tokens: int, block_size: int, max_draft: int) -> int:
+    """Entries of a row's block table."""
+    return -(-_row_width(max_tokens, max_draft) // block_size)
+
+
+def _row_width(max_tokens: int, max_draft: int) -> int:
+    """The last committed token may have drafts and a bonus behind it that length will cut off."""
+    return max_tokens + max_draft + 1

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from threefold.draft.drafter import Draft
+from threefold.sample.verify import num_common
+
+__all__ = ["Trust", "num_common"]
 
 MEMORY_PROPOSALS = 200.0
 """Proposals after which the past is forgotten."""
@@ -42,11 +45,3 @@ class Trust:
         self._came_true = self._came_true * keep + num_true
         self._num_judged = self._num_judged * keep + 1.0
         self._total = self._total * keep + num_true
-
-
-def num_common(first: Sequence[int], second: Sequence[int]) -> int:
-    """Length of the common beginning."""
-    for index, (one, other) in enumerate(zip(first, second, strict=False)):
-        if one != other:
-            return index
-    return min(len(first), len(second))

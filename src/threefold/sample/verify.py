@@ -45,10 +45,7 @@ class ExactAcceptance:
 
     def num_accepted(self, drafts: Sequence[int], drawn: Sequence[int], seed: int, output_position: int) -> int:  # noqa: ARG002
         """Count the drafts before the first that differs from the token drawn in its place."""
-        for ahead, draft in enumerate(drafts):
-            if drawn[ahead] != draft:
-                return ahead
-        return len(drafts)
+        return num_common(drafts, drawn)
 
 
 class SyntheticAcceptance:
@@ -67,3 +64,11 @@ class SyntheticAcceptance:
             np.array([seed % 2**64], dtype=np.uint64), np.array([output_position]), Purpose.SYNTHETIC_ACCEPTANCE
         )[0]
         return sum(bool(number < rate) for rate in self._rates[: len(drafts)])
+
+
+def num_common(first: Sequence[int], second: Sequence[int]) -> int:
+    """Length of the common beginning."""
+    for index, (one, other) in enumerate(zip(first, second, strict=False)):
+        if one != other:
+            return index
+    return min(len(first), len(second))
