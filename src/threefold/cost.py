@@ -93,7 +93,7 @@ class CostCurve:
     """Milliseconds of a step, refined by every reading.
 
         forward = knots(num_tokens) + row_ms · rows + kv_token_ms · kv + pair_ms · num_tokens · (kv / rows)
-        drafting = draft_round_ms · rounds + draft_row_ms · rows asked + draft_token_ms · num_drafted
+        drafting = draft_start_ms + draft_round_ms · (rounds - 1) + draft_row_ms · rows + draft_token_ms · num_drafted
 
     knots is piecewise linear and never falls: it holds the products, flat while they are bound by memory. The last term
     of the first line is attention's arithmetic, one query against one key. Rounds are a draft model's forward passes.
@@ -103,7 +103,8 @@ class CostCurve:
         row_ms: cost of a row whatever it feeds.
         kv_token_ms: cost of reading one KV token.
         pair_ms: cost of one query-key pair.
-        draft_round_ms: cost of the drafters' one round, whatever the rows.
+        draft_start_ms: cost of asking at all: the first round, and where steps overlap what the device waits for.
+        draft_round_ms: cost of each further round, whatever the rows.
         draft_row_ms: cost of asking one more row for a draft.
         draft_token_ms: cost of asking for one more draft token.
         is_measured: False while the figures are a guess; the first reading then sets their scale.
@@ -116,13 +117,15 @@ class CostCurve:
         row_ms: float = 0.0,
         kv_token_ms: float = 0.0,
         pair_ms: float = 0.0,
+        draft_start_ms: float = 0.0,
         draft_round_ms: float = 0.0,
         draft_row_ms: float = 0.0,
         draft_token_ms: float = 0.0,
         is_measured: bool = True,
     ) -> None:
         tokens, ms = np.array(knots, dtype=np.float64).reshape(-1, 2).T
-        figures = np.array([row_ms, kv_token_ms, pair_ms, draft_round_ms, draft_row_ms, draft_token_ms])
+        drafting = (draft_start_ms, draft_round_ms, draft_row_ms, draft_token_ms)
+        figures = np.array([row_ms, kv_token_ms, pair_ms, *drafting])
         if not 2 <= len(tokens) or np.any(np.diff(tokens) <= 0) or tokens[0] < 1:
             raise ConfigError(f"a cost curve needs two or more knots of increasing token counts, got {list(tokens)}")
         if not (np.all(np.isfinite(ms)) and np.all(ms > 0) and np.all(np.isfinite(figures)) and np.all(figures >= 0)):
@@ -134,6 +137,7 @@ class CostCurve:
         self._row_ms: float
         self._kv_token_ms: float
         self._pair_ms: float
+        self._draft_start_ms: float
         self._draft_round_ms: float
         self._draft_row_ms: float
         self._draft_token_ms: float
@@ -208,8 +212,13 @@ class CostCurve:
     @overload
     def draft_ms(self, num_rows: int, num_drafted: IntArray, rounds: IntArray) -> FloatArray: ...
     def draft_ms(self, num_rows: int, num_drafted: Any, rounds: Any) -> Any:
-        """Asking num_rows rows for num_drafted tokens in all, the longest draft being `rounds` tokens."""
-        return self._draft_round_ms * rounds + self._draft_row_ms * num_rows + self._draft_token_ms * num_drafted
+        """Asking num_rows rows for num_drafted tokens in all, the longest draft being `rounds` tokens.
+
+        With 0 rounds, what they add to an asking that happens anyway.
+        """
+        per_ask_ms = self._draft_row_ms * num_rows + self._draft_token_ms * num_drafted
+        has_begun = rounds > 0
+        return per_ask_ms + self._draft_start_ms * has_begun + self._draft_round_ms * (rounds - has_begun)
 
     def observe(self, shape: StepShape, ms: float) -> None:
         """Learn from a real step's forward pass; of later readings that were as expected, from every fourth.
@@ -231,10 +240,10 @@ class CostCurve:
     def observe_draft(self, num_rows: int, num_drafted: int, rounds: int, ms: float) -> None:
         """Learn from the time that proposing took, unless it was as expected."""
         expected_ms = self.draft_ms(num_rows, num_drafted, rounds)
-        if num_drafted < 1 or not (math.isfinite(ms) and ms >= 0) or abs(ms - expected_ms) <= NOISE * expected_ms:
+        if rounds < 1 or not (math.isfinite(ms) and ms >= 0) or abs(ms - expected_ms) <= NOISE * expected_ms:
             return
         noise = max(2 * NOISE * max(ms, expected_ms), 1e-4)
-        self._draft.observe(np.array([rounds, num_rows, num_drafted], dtype=np.float64), ms, noise)
+        self._draft.observe(np.array([1.0, rounds - 1, num_rows, num_drafted]), ms, noise)
         self._tidy_draft()
 
     def to_dict(self) -> dict[str, Any]:
@@ -244,6 +253,7 @@ class CostCurve:
             "row_ms": self._row_ms,
             "kv_token_ms": self._kv_token_ms,
             "pair_ms": self._pair_ms,
+            "draft_start_ms": self._draft_start_ms,
             "draft_round_ms": self._draft_round_ms,
             "draft_row_ms": self._draft_row_ms,
             "draft_token_ms": self._draft_token_ms,
@@ -283,7 +293,9 @@ class CostCurve:
 
     def _tidy_draft(self) -> None:
         np.maximum(self._draft.values, 0.0, out=self._draft.values)
-        self._draft_round_ms, self._draft_row_ms, self._draft_token_ms = self._draft.values.tolist()
+        self._draft_start_ms, self._draft_round_ms, self._draft_row_ms, self._draft_token_ms = (
+            self._draft.values.tolist()
+        )
 
 
 def _is_usable(shape: StepShape, ms: float) -> bool:
@@ -320,8 +332,8 @@ def _start_covariance(ms: FloatArray, coefficients: FloatArray, spread: tuple[fl
 
 
 def _start_draft_covariance(ms: FloatArray, coefficients: FloatArray) -> FloatArray:
-    """A round may cost as much as a small step, a row or a token no more than its products."""
-    unknown = ms[0] * np.array([0.1, 2e-3, 2e-3])
+    """To begin may cost as much as a small step, a round less, a row or a token no more than its products."""
+    unknown = ms[0] * np.array([0.15, 0.1, 2e-3, 2e-3])
     covariance: FloatArray = np.diag((0.5 * coefficients + unknown) ** 2)
     return covariance
 

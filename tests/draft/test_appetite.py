@@ -6,13 +6,18 @@ from threefold.draft.appetite import ASK_AGAIN_STEPS, Appetite
 KNOTS = [(1, 13.0), (8, 13.2), (16, 18.6), (64, 50.0), (256, 175.0)]
 
 
+def ask(appetite: Appetite, num_rows: int) -> list[int]:
+    lengths = appetite.ask(range(num_rows))
+    return [lengths.get(request_id, 0) for request_id in range(num_rows)]
+
+
 def run(appetite: Appetite, num_rows: int, num_steps: int, draft_ms: float, survival: float = 0.0) -> list[list[int]]:
     """Steps in which every row asked gets drafts of this conditional survival, or none at 0."""
     shape = StepShape(num_rows, num_rows, 100 * num_rows)
     asked: list[list[int]] = []
     for _ in range(num_steps):
         before = asked[-1] if asked else [0] * num_rows
-        asked.append([appetite.ask(request_id) for request_id in range(num_rows)])
+        asked.append(ask(appetite, num_rows))
         rows = [request_id for request_id in range(num_rows) if before[request_id] and survival]
         if rows:
             given = np.zeros((len(rows), 8))
@@ -69,7 +74,7 @@ def test_a_row_that_never_matches_is_asked_seldom_when_asking_is_not_free() -> N
     asked: list[list[int]] = []
     for _ in range(400):
         before = asked[-1] if asked else [0] * 64
-        asked.append([appetite.ask(request_id) for request_id in range(64)])
+        asked.append(ask(appetite, 64))
         rows = [request_id for request_id in range(32) if before[request_id]]  # the others find nothing, ever
         if rows:
             given = np.zeros((len(rows), 8))
@@ -86,13 +91,12 @@ def test_a_row_that_never_matches_is_asked_seldom_when_asking_is_not_free() -> N
 def test_a_request_may_leave_between_asking_and_answer() -> None:
     appetite = started(2)
     appetite.start(2, 8)
-    for request_id in (0, 1, 2):
-        appetite.ask(request_id)
+    appetite.ask([0, 1, 2])
     appetite.stop(2)  # ended by the step that was to bring its drafts
     appetite.end_step(StepShape(3, 3, 0), 13.0, 0.1)
     appetite.stop(0)
     appetite.stop(0)
-    appetite.ask(1)
+    appetite.ask([1])
     appetite.end_step(StepShape(1, 1, 0), 13.0, 0.1)
     appetite.end_step(StepShape(512, 1, 512), 100.0, 0.0)  # a step of prompts alone
 
@@ -102,15 +106,15 @@ def test_two_steps_at_once_are_kept_apart() -> None:
     shape = StepShape(3, 3, 300)
     asked: list[list[list[int]]] = []
     for appetite in (in_order, overlapped):
-        lengths = [[appetite.ask(request_id) for request_id in range(3)]]
+        lengths = [ask(appetite, 3)]
         for _ in range(200):
             if appetite is overlapped:
                 appetite.begin_step()
-                lengths.append([appetite.ask(request_id) for request_id in range(3)])
+                lengths.append(ask(appetite, 3))
                 assert appetite.num_ending == 3
             appetite.end_step(shape, 13.0, 2.0 * max(lengths[-1 - (appetite is overlapped)]))
             if appetite is in_order:
-                lengths.append([appetite.ask(request_id) for request_id in range(3)])
+                lengths.append(ask(appetite, 3))
         asked.append(lengths)
     plain, late = ([max(step) for step in lengths] for lengths in asked)
     assert plain.count(0) > 150
@@ -119,10 +123,9 @@ def test_two_steps_at_once_are_kept_apart() -> None:
 
 def test_a_step_planned_ahead_is_asked_for_by_its_own_book() -> None:
     appetite = started(2)
-    appetite.ask(0)
-    appetite.ask(1)
+    appetite.ask([0, 1])
     appetite.begin_step()
-    appetite.ask(0)
+    appetite.ask([0])
     assert (appetite.num_ending, appetite.num_planned) == (2, 1)
     appetite.end_step(StepShape(2, 2, 100), 13.0, 0.0)
     assert (appetite.num_ending, appetite.num_planned) == (1, 1)

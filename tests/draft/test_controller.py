@@ -36,8 +36,7 @@ def test_rows_without_drafts_count_as_load() -> None:
     """One row of 64 has drafts: they cost what they cost in a full step."""
     alone = started(64)
     beside = started(64)
-    for request_id in range(64):
-        beside.appetite(request_id)
+    beside.appetites(range(64))
     rows = drafts(1, 0.7)
     assert alone.choose(rows, shape(1)) == [4]
     assert sum(beside.choose(rows, shape(64))) < 4
@@ -57,8 +56,7 @@ def test_no_count_exceeds_what_is_at_hand() -> None:
     controller = started(8)
     rows = [RowDraft(i, (0.9, 0.8, 0.7)[: i % 4], "ngram", 50 * i) for i in range(8)]
     for _ in range(100):
-        for i in range(8):
-            controller.appetite(i)
+        controller.appetites(range(8))
         counts = controller.choose(rows, shape(8))
         assert all(0 <= count <= len(row.survival) for row, count in zip(rows, counts, strict=True))
         for row, count in zip(rows, counts, strict=True):
@@ -71,8 +69,7 @@ def test_bad_drafts_are_given_up_and_the_gain_says_so() -> None:
     controller = started(16)
     late = 0
     for step in range(400):
-        for i in range(16):
-            controller.appetite(i)
+        controller.appetites(range(16))
         counts = controller.choose(drafts(16, 0.9), shape(16))
         for i, count in enumerate(counts):
             if count:
@@ -92,7 +89,7 @@ def test_a_fake_executor_without_times_teaches_no_cost() -> None:
     controller.start(0, 8)
     before = cost.to_dict()
     for _ in range(50):
-        controller.appetite(0)
+        controller.appetites([0])
         counts = controller.choose(drafts(1, 0.8), shape(1))
         controller.observe(0, "ngram", counts[0], 1)
         controller.observe_step(shape(1), 0.0, 0.0, 2)
@@ -108,9 +105,9 @@ def test_requests_come_and_go() -> None:
     controller.observe(1, "ngram", 2, 1)  # a late report about one that left
     controller.observe_step(shape(3), 13.0, 0.0, 3)
     controller.start(1, 8)
-    assert controller.appetite(1) > 0
+    assert controller.appetites([1])[1] > 0
     with pytest.raises(KeyError):
-        controller.appetite(99)
+        controller.appetites([99])
 
 
 def test_whatever_it_believes_it_stops_when_drafts_only_cost() -> None:
@@ -118,12 +115,12 @@ def test_whatever_it_believes_it_stops_when_drafts_only_cost() -> None:
     controller = started(4)
     num_steps, spent_ms, plain_ms = 3_000, 0.0, 0.0
     for _ in range(num_steps):
-        asked = [controller.appetite(request_id) for request_id in range(4)]
-        counts = controller.choose(drafts(4, 0.9), shape(4)) if any(asked) else [0] * 4
+        asked = controller.appetites(range(4))
+        counts = controller.choose(drafts(4, 0.9), shape(4)) if asked else [0] * 4
         for request_id, count in enumerate(counts):
             if count:
                 controller.observe(request_id, "ngram", count, 0)
-        draft_ms = 26.0 if any(asked) or any(counts) else 0.0
+        draft_ms = 26.0 if asked or any(counts) else 0.0
         controller.observe_step(shape(4)._replace(num_tokens=4 + sum(counts)), 13.0, draft_ms, 4)
         spent_ms += 13.0 + draft_ms
         plain_ms += 13.0

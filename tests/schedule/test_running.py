@@ -39,9 +39,9 @@ def test_leaving_frees_at_once_and_is_told_once() -> None:
     assert running.by_id == {1: rows[1]}
     running.sweep()
     assert running.rows == [rows[1]]
-    assert policy.appetite(1) == 2
+    assert policy.appetites([1]) == {1: 2}
     with pytest.raises(KeyError):
-        policy.appetite(0)
+        policy.appetites([0])
     assert running.take_dropped() == [0, 2]
     assert running.take_dropped() == []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from hypothesis import HealthCheck, settings
@@ -46,8 +46,8 @@ class WilfulPolicy(FixedDrafts):
     def choose(self, rows: Sequence[RowDraft], shape: StepShape) -> list[int]:
         return [self._upto(most) for most in super().choose(rows, shape)]
 
-    def appetite(self, request_id: int) -> int:
-        return self._upto(super().appetite(request_id))
+    def appetites(self, request_ids: Sequence[int]) -> Mapping[int, int]:
+        return {request_id: self._upto(most) for request_id, most in super().appetites(request_ids).items()}
 
     def _upto(self, most: int) -> int:
         return self._dice.choice([most, most, self._dice.randint(0, most)])

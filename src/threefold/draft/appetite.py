@@ -7,7 +7,7 @@ n-grams. While that is next to nothing every request is asked for all it may hav
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -40,10 +40,11 @@ class _RequestState:
 class _StepAsking:
     """Whom a planned step asks, and for how much more than pays."""
 
-    __slots__ = ("lengths", "probe_length", "probed")
+    __slots__ = ("committing", "lengths", "probe_length", "probed")
 
     def __init__(self, probed: int | None, probe_length: int) -> None:
-        self.lengths: dict[int, int] = {}
+        self.committing: Sequence[int] = ()
+        self.lengths: dict[int, int] = {}  # of those that are asked
         self.probed = probed
         self.probe_length = probe_length
 
@@ -58,16 +59,18 @@ class Appetite:
     Args:
         cost: the step's cost curve; it learns here what asking costs.
         max_draft: longest draft ever asked for, tokens.
+        has_rounds: each further token costs a draft model's pass; else what is asked for is looked up at once.
 
     Attributes:
         is_probing: the drafts now at hand are more than it paid to ask for.
     """
 
-    def __init__(self, cost: CostCurve, max_draft: int) -> None:
+    def __init__(self, cost: CostCurve, max_draft: int, *, has_rounds: bool = True) -> None:
         self._cost = cost
         self._max_draft = max_draft
+        self._has_rounds = has_rounds
         self._budget = ProbeBudget()
-        self._yield = DraftYield(max_draft)
+        self._yield = DraftYield(max_draft, has_rounds=has_rounds)
         self._requests: dict[int, _RequestState] = {}
         self._step = 0
         self._length = 1  # until it is known what asking costs
@@ -93,40 +96,51 @@ class Appetite:
         self._planned.append(_StepAsking(self._probed, self._probe_length))
         self._probed, self._probe_length = None, 0
 
-    def ask(self, request_id: int, *, may_draft: bool = True) -> int:
-        """Length to ask the request for after the step being planned; called once for each row that commits."""
+    def ask(self, request_ids: Sequence[int], *, may_draft: bool = True) -> Mapping[int, int]:
+        """Lengths to ask for after the step being planned; called once a step, with all rows that commit in it.
+
+        Returns:
+            The lengths of those who are asked, by request id; the others cost nothing.
+        """
         if not self._planned:
             self.begin_step()
         asking = self._planned[-1]
-        state = self._requests[request_id]
+        asking.committing = request_ids
         length = asking.probe_length or self._length
-        if state.yielded < self._least_yield and (self._step + request_id) % ASK_AGAIN_STEPS:
-            length = 0
-        if request_id == asking.probed:
-            length = self._max_draft
-        if not may_draft:
-            length = 0
-        asking.lengths[request_id] = length = min(length, state.limit)
-        return length
+        if may_draft and length:
+            asking.lengths = self._asked_for(request_ids, length)
+        if may_draft and asking.probed is not None and asking.probed in request_ids:
+            asking.lengths[asking.probed] = min(self._max_draft, self._requests[asking.probed].limit)
+        return asking.lengths
+
+    def _asked_for(self, request_ids: Sequence[int], length: int) -> dict[int, int]:
+        """Everybody, but for those whose drafts come to nothing and whose turn it is not."""
+        requests, step, least_yield = self._requests, self._step, self._least_yield
+        lengths = {}
+        for request_id in request_ids:
+            state = requests[request_id]
+            if state.limit and (state.yielded >= least_yield or not (step + request_id) % ASK_AGAIN_STEPS):
+                lengths[request_id] = min(length, state.limit)
+        return lengths
 
     @property
     def num_planned(self) -> int:
         """Rows that commit a token in the step being planned."""
-        return len(self._planned[-1].lengths) if self._planned else 0
+        return len(self._planned[-1].committing) if self._planned else 0
 
     @property
     def num_ending(self) -> int:
         """Rows that commit a token in the oldest step that is not over."""
-        return len(self._planned[0].lengths) if self._planned else 0
+        return len(self._planned[0].committing) if self._planned else 0
 
     @property
     def is_ending_asking(self) -> bool:
         """Whether that step asks anybody."""
-        return bool(self._planned) and any(self._planned[0].lengths.values())
+        return bool(self._planned) and bool(self._planned[0].lengths)
 
     def expected_ms(self) -> float:
         """What the asking of the step being planned is expected to cost."""
-        return self._cost.draft_ms(*_totals(self._planned[-1].lengths if self._planned else {}))
+        return self._draft_ms(self._planned[-1].lengths.values() if self._planned else ())
 
     def learn(self, request_ids: Sequence[int], survival: FloatArray) -> None:
         """These rows have drafts at hand, with this survival [num_rows, max_draft], 0 where there is none."""
@@ -148,12 +162,12 @@ class Appetite:
         self._budget.earn(step_ms)
         asking = self._planned.popleft() if self._planned else _StepAsking(None, 0)
         lengths = asking.lengths
-        self._cost.observe_draft(*_totals(lengths), draft_ms)
-        self._asked = {key: length for key, length in lengths.items() if length and key in self._requests}
+        self._cost.observe_draft(*self._totals(lengths.values()), draft_ms)
+        self._asked = {key: length for key, length in lengths.items() if key in self._requests}
         self._step += 1
-        if lengths:
+        if asking.committing:
             self.is_probing = asking.is_probing
-            self._settle(list(lengths), plain_shape)
+            self._settle(asking.committing, plain_shape)
 
     def _learn_misses(self) -> None:
         """Those asked of whom nothing came."""
@@ -172,13 +186,13 @@ class Appetite:
         shape = StepShape(num_rows, num_rows, kv_tokens)
         plain_ms = self._cost.forward_ms(shape)
         self._probed, self._probe_length = None, 0
-        if self._cost.draft_ms(num_rows, num_rows * self._max_draft, self._max_draft) <= CHEAP_SHARE * plain_ms:
+        if self._draft_ms([self._max_draft] * num_rows) <= CHEAP_SHARE * plain_ms:
             self._length, self._least_yield, self._num_rows = self._max_draft, 0.0, 0
             return
         if self._step % SETTLE_EVERY_STEPS == 0 or num_rows != self._num_rows:
             self._length = self._yield.best_length(num_rows, self._cost, shape)
             self._num_rows = num_rows
-        self._least_yield = self._cost.draft_ms(1, self._length, 0) * num_rows / plain_ms
+        self._least_yield = self._cost.draft_ms(1, self._length * self._has_rounds, 0) * num_rows / plain_ms
         if self._length < self._max_draft and self._step % EVERY_STEPS == 0:
             self._probe(committing)
 
@@ -187,17 +201,20 @@ class Appetite:
         turn = self._step // EVERY_STEPS
         num_rows = len(committing)
         if not self._length and turn % 2:
-            if self._budget.spend(self._cost.draft_ms(1, self._max_draft, self._max_draft)):
+            if self._budget.spend(self._draft_ms([self._max_draft])):
                 self._probed = committing[turn // 2 % num_rows]
             return
-        now_ms = self._cost.draft_ms(num_rows if self._length else 0, num_rows * self._length, self._length)
+        now_ms = self._draft_ms([self._length] * num_rows if self._length else ())
         for length in range(self._max_draft, self._length, -1):
-            if self._budget.spend(self._cost.draft_ms(num_rows, num_rows * length, length) - now_ms):
+            if self._budget.spend(self._draft_ms([length] * num_rows) - now_ms):
                 self._probe_length = length
                 return
 
+    def _draft_ms(self, lengths: Collection[int]) -> float:
+        """What it costs to ask rows for drafts of these lengths."""
+        return self._cost.draft_ms(*self._totals(lengths))
 
-def _totals(asked: Mapping[int, int]) -> tuple[int, int, int]:
-    """Rows asked, tokens asked for, and the longest draft asked for."""
-    lengths = asked.values()
-    return len(lengths) - list(lengths).count(0), sum(lengths), max(lengths, default=0)
+    def _totals(self, lengths: Collection[int]) -> tuple[int, int, int]:
+        """Rows asked, tokens asked for and rounds, as far as they cost anything."""
+        most = max(lengths, default=0)
+        return (len(lengths), sum(lengths), most) if self._has_rounds else (len(lengths), 0, min(most, 1))

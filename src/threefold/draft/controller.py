@@ -6,7 +6,7 @@ So the same object runs in the server, in the simulator and in a unit test; no r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -36,18 +36,24 @@ class Controller:
     Args:
         cost: the step's cost curve; refined by observe_step.
         max_draft: longest draft ever asked for, tokens, at least 1.
+        has_rounds: each further token of a draft costs a draft model's pass; else drafts are looked up.
     """
 
-    def __init__(self, cost: CostCurve, max_draft: int) -> None:
+    def __init__(self, cost: CostCurve, max_draft: int, *, has_rounds: bool = True) -> None:
         self._cost = cost
         self._max_draft = max_draft
         self._acceptance = Acceptance()
-        self._appetite = Appetite(cost, max_draft)
+        self._appetite = Appetite(cost, max_draft, has_rounds=has_rounds)
         self._gain = Gain()
         self._prober = Prober()
         self._ledger = Ledger()
         self._num_rows = 0  # that committed tokens in the last step
         self._verified: dict[str, Verified] = {}  # by drafter, of the step that is being committed
+
+    @property
+    def cost(self) -> CostCurve:
+        """The cost curve, which every step refines."""
+        return self._cost
 
     @property
     def gain_ratio(self) -> float:
@@ -89,9 +95,9 @@ class Controller:
         """Keep the two steps' askings apart."""
         self._appetite.begin_step()
 
-    def appetite(self, request_id: int) -> int:
-        """How long a draft to ask for; 0 while it would not pay, apart from probes."""
-        return self._appetite.ask(request_id, may_draft=self._ledger.may_draft(self._num_rows))
+    def appetites(self, request_ids: Sequence[int]) -> Mapping[int, int]:
+        """How long a draft to ask for; nobody is asked while it would not pay, apart from probes."""
+        return self._appetite.ask(request_ids, may_draft=self._ledger.may_draft(self._num_rows))
 
     def observe(self, request_id: int, drafter: str, num_drafted: int, num_accepted: int) -> None:
         """Learn from a verification."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from threefold.draft.drafter import Draft
-from threefold.draft.match import MatchIndex, draft_from
+from threefold.draft.match import MatchIndex, prepare
 
 
 class NgramDrafter:
@@ -25,24 +25,25 @@ class NgramDrafter:
         self._min_match = min_match
         self._max_match = max_match
         self._texts: dict[int, MatchIndex] = {}
+        prepare()
 
     def start(self, request_id: int, token_ids: Sequence[int], salt: str) -> None:  # noqa: ARG002
         """Begin with these tokens; nothing is shared between requests, so the salt does not matter."""
         text = self._texts[request_id] = MatchIndex(self._min_match, self._max_match)
-        text.tokens.extend(token_ids)
+        text.extend(token_ids)
 
     def observe(self, request_id: int, token_ids: Sequence[int]) -> None:
         """Append; the index catches up with the next proposal."""
-        self._texts[request_id].tokens.extend(token_ids)
+        self._texts[request_id].extend(token_ids)
 
     def propose(self, wanted: Mapping[int, int]) -> dict[int, Draft]:
         """What followed the longest match; a request without a match is left out."""
         drafts = {}
         for request_id, num_tokens in wanted.items():
             text = self._texts[request_id]
-            match = text.find(text.tokens) if num_tokens > 0 else None
-            if match is not None:
-                drafts[request_id] = draft_from(text, match, num_tokens)
+            found = text.find(text, num_tokens) if num_tokens > 0 else None
+            if found is not None:
+                drafts[request_id] = found.draft
         return drafts
 
     def stop(self, request_id: int) -> None:

@@ -11,6 +11,8 @@ from typing import NamedTuple, Protocol
 
 from threefold.cost import StepShape
 
+_NOBODY: Mapping[int, int] = MappingProxyType({})
+
 
 class RowDraft(NamedTuple):
     """The drafts at hand for one row."""
@@ -46,10 +48,10 @@ class DraftPolicy(Protocol):
         `observe_step` then speaks of the older of the two.
         """
 
-    def appetite(self, request_id: int) -> int:
-        """Longest draft worth proposing for the request after the step being planned; 0 = none.
+    def appetites(self, request_ids: Sequence[int]) -> Mapping[int, int]:
+        """Longest draft worth proposing after the step being planned, for the requests where it is more than 0.
 
-        Asked while the step is planned, before `choose`, once for each row that commits a token in it.
+        Asked once while a step is planned, before `choose`, about all rows that commit a token in it.
         """
 
     def observe(self, request_id: int, drafter: str, num_drafted: int, num_accepted: int) -> None:
@@ -94,9 +96,9 @@ class NoDrafts:
     def begin_ahead(self) -> None:
         """Nothing to keep apart."""
 
-    def appetite(self, request_id: int) -> int:  # noqa: ARG002
+    def appetites(self, request_ids: Sequence[int]) -> Mapping[int, int]:  # noqa: ARG002
         """No drafts."""
-        return 0
+        return _NOBODY
 
     def observe(self, request_id: int, drafter: str, num_drafted: int, num_accepted: int) -> None:
         """Nothing to learn."""
@@ -127,6 +129,7 @@ class FixedDrafts(NoDrafts):
     def begin_ahead(self) -> None:
         """Nothing to keep apart."""
 
-    def appetite(self, request_id: int) -> int:
-        """The limit."""
-        return self._limits[request_id]
+    def appetites(self, request_ids: Sequence[int]) -> Mapping[int, int]:
+        """The limits."""
+        limits = self._limits
+        return {request_id: limits[request_id] for request_id in request_ids if limits[request_id]}

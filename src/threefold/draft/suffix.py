@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from threefold.draft.drafter import Draft
-from threefold.draft.match import Match, MatchIndex, draft_from
+from threefold.draft.match import BORDER, Found, Ints, MatchIndex, prepare
 
 MEMORY_TOKENS = 1 << 18
-"""Answered tokens remembered in all; about 100 MB."""
-BORDER = -1
-"""Stands between two answers; no token equals it, so no match and no draft reaches across."""
+"""Answered tokens remembered in all; about 5 MB."""
 
 
 class _Memory:
@@ -33,17 +31,17 @@ class _Memory:
 
     @property
     def num_tokens(self) -> int:
-        return sum(len(half.tokens) for half in self.halves)
+        return sum(len(half) for half in self.halves)
 
-    def add(self, token_ids: Sequence[int]) -> None:
+    def add(self, token_ids: Ints) -> None:
         """Remember an answer, or as much of its end as fits."""
         newer = self.halves[0]
         token_ids = token_ids[-(self._half_tokens - 1) :]
-        if len(newer.tokens) + len(token_ids) + 1 > self._half_tokens:
+        if len(newer) + len(token_ids) + 1 > self._half_tokens:
             newer = MatchIndex(*self._limits)
             self.halves = [newer, self.halves[0]]
-        newer.tokens.extend(token_ids)
-        newer.tokens.append(BORDER)
+        newer.extend(token_ids)
+        newer.extend([BORDER])
 
 
 class _RequestText:
@@ -51,7 +49,7 @@ class _RequestText:
 
     def __init__(self, token_ids: Sequence[int], salt: str, min_match: int, max_match: int) -> None:
         self.text = MatchIndex(min_match, max_match)
-        self.text.tokens.extend(token_ids)
+        self.text.extend(token_ids)
         self.num_given = len(token_ids)
         self.salt = salt
 
@@ -74,6 +72,7 @@ class SuffixDrafter:
         self._requests: dict[int, _RequestText] = {}
         self._memories: dict[str, _Memory] = {}  # the salt that was answered longest ago first
         self._num_remembered = 0
+        prepare()
 
     @property
     def num_remembered_tokens(self) -> int:
@@ -86,7 +85,7 @@ class SuffixDrafter:
 
     def observe(self, request_id: int, token_ids: Sequence[int]) -> None:
         """Append; the index catches up with the next proposal."""
-        self._requests[request_id].text.tokens.extend(token_ids)
+        self._requests[request_id].text.extend(token_ids)
 
     def propose(self, wanted: Mapping[int, int]) -> dict[int, Draft]:
         """What followed the longest match, the request's own text before others'; no match, no draft."""
@@ -100,31 +99,23 @@ class SuffixDrafter:
     def stop(self, request_id: int) -> None:
         """Remember the answer, forget the request."""
         request = self._requests.pop(request_id, None)
-        if request is None or len(request.text.tokens) == request.num_given:
+        if request is None or len(request.text) == request.num_given:
             return
         memory = self._memories.pop(request.salt, None)
         if memory is None:
             memory = _Memory(self._memory_tokens // 2, self._min_match, self._max_match)
         self._num_remembered -= memory.num_tokens
-        memory.add(request.text.tokens[request.num_given :])
+        memory.add(request.text.token_ids[request.num_given :])
         self._num_remembered += memory.num_tokens
         self._memories[request.salt] = memory
         while self._num_remembered > self._memory_tokens:
             self._num_remembered -= self._memories.pop(next(iter(self._memories))).num_tokens
 
     def _propose(self, request: _RequestText, num_tokens: int) -> Draft | None:
-        tokens = request.text.tokens
         memory = self._memories.get(request.salt)
-        found: list[tuple[MatchIndex, Match]] = []
+        best: Found | None = None
         for index in (request.text, *(memory.halves if memory is not None else ())):
-            match = index.find(tokens)
-            if match is not None and index.tokens[match.end] != BORDER:
-                found.append((index, match))
-        if not found:
-            return None
-        index, match = max(found, key=lambda one: one[1].length)
-        draft = draft_from(index, match, num_tokens)
-        if BORDER in draft.token_ids:
-            end = draft.token_ids.index(BORDER)
-            draft = Draft(draft.token_ids[:end], draft.survival[:end])
-        return draft
+            found = index.find(request.text, num_tokens)
+            if found is not None and (best is None or found.length > best.length):
+                best = found
+        return None if best is None else best.draft

@@ -32,10 +32,13 @@ class DraftYield:
 
     Args:
         max_draft: longest draft ever asked for, tokens.
+        has_rounds: each further token costs a round; else what a draft costs does not depend on its length.
     """
 
-    def __init__(self, max_draft: int) -> None:
+    def __init__(self, max_draft: int, *, has_rounds: bool = True) -> None:
         self._max_draft = max_draft
+        lengths = np.arange(1, max_draft + 1)
+        self._rounds, self._tokens = (lengths, lengths) if has_rounds else (np.ones_like(lengths), 0 * lengths)
         self._survival = ((np.arange(NUM_BUCKETS) + 0.5) / NUM_BUCKETS)[::-1]  # [NUM_BUCKETS], most likely first
         self._asks = np.zeros(max_draft)  # [max_draft], rows asked for a draft at least that long
         self._counts = np.zeros((max_draft, NUM_BUCKETS))  # [max_draft, NUM_BUCKETS], of them, drafts by survival
@@ -76,8 +79,7 @@ class DraftYield:
         given = np.cumsum(self._expected(), axis=0) * num_rows  # [max_draft, NUM_BUCKETS]
         added = np.cumsum(given, axis=1)
         tokens = np.cumsum(given * self._survival, axis=1)
-        lengths = np.arange(1, self._max_draft + 1)
-        draft_ms = cost.draft_ms(num_rows, num_rows * lengths, lengths)
+        draft_ms = cost.draft_ms(num_rows, num_rows * self._tokens, self._rounds)
         step_ms = cost.forward_ms_many(shape.num_tokens + added, shape) + draft_ms[:, None]
         rates = ((num_rows + tokens) / step_ms).max(axis=1)
         most = float(rates.max())
@@ -86,18 +88,25 @@ class DraftYield:
         return int(np.flatnonzero(rates >= (1.0 - CLOSE) * most)[-1]) + 1
 
     def _expected(self) -> FloatArray:
-        """Drafts an asking, by position and survival: what was seen, and as much guess as is needed."""
-        seen = self._counts @ self._survival  # [max_draft], expected accepted drafts
-        guesses = []
-        before, ratio = 1.0, PRIOR_SURVIVAL
-        for total, asks in zip(seen.tolist(), self._asks.tolist(), strict=True):
-            guess = before * ratio
-            mean = (total + PRIOR_ASKS * guess) / (asks + PRIOR_ASKS)
-            guesses.append(guess)
-            ratio = min(mean / before, 1.0)
-            before = mean
+        """Drafts an asking, by position and survival: what was seen, and as much guess as is needed.
+
+        The guess for a position: as many drafts reach it as the one before it, and they survive as well from one to the
+        next as before.
+        """
+        seen = self._counts @ self._survival  # [max_draft], accepted drafts to be expected of those given
+        given = self._counts.sum(axis=1)
         expected = self._counts.copy()
-        expected[np.arange(self._max_draft), self._bucket(np.array(guesses))] += PRIOR_ASKS
+        survival_ratio = PRIOR_SURVIVAL
+        mean_before = given_before = 1.0
+        for position, asks in enumerate(self._asks.tolist()):
+            guess = mean_before * survival_ratio
+            mean = (float(seen[position]) + PRIOR_ASKS * guess) / (asks + PRIOR_ASKS)
+            bucket = self._bucket(np.array(min(guess / given_before, 1.0)))
+            expected[position, bucket] += PRIOR_ASKS * given_before
+            if position:  # the first one's odds are mostly whether there is a draft at all
+                survival_ratio = min(mean / mean_before, 1.0)
+            given_before = (float(given[position]) + PRIOR_ASKS * given_before) / (asks + PRIOR_ASKS)
+            mean_before = mean
         return expected / (self._asks + PRIOR_ASKS)[:, None]
 
     @staticmethod

@@ -160,6 +160,12 @@ class Rows:
         """A step with these rows was launched: the drafts that are not in it will never be verified."""
         self.num_drafts[rows] = num_drafts
 
+    def since(self, request_id: int, start: int) -> list[int]:
+        """A row's committed tokens from position start on."""
+        row = self.row_of[request_id]
+        token_ids: list[int] = self.token_ids[row, start : self.lengths[row]].tolist()
+        return token_ids
+
     def draft(self, row: int, num_tokens: int) -> list[int]:
         """The first drafts at hand."""
         start = int(self.lengths[row])

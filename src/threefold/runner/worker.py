@@ -67,6 +67,7 @@ class Worker:
         self._drafting = drafting
         self._device = device
         self._path = path or host_path(runner, rows)
+        self._num_told: dict[int, int] = {}  # tokens of each row that the drafters know
         self._in_flight: deque[_Flight | None] = deque()  # None = a plan without rows
 
     def run(self, plan: StepPlan) -> StepResult:
@@ -141,12 +142,16 @@ class Worker:
 
     def _update_rows(self, plan: StepPlan) -> None:
         for request_id in plan.dropped:
-            if self._rows.drop(request_id):
+            if request_id in self._rows:
+                self._tell(request_id)
                 self._drafting.stop(request_id)
+                self._rows.drop(request_id)
+                del self._num_told[request_id]
         for request_id in plan.recalled:
             self._drafting.recall(request_id)
         for new in plan.new_rows:
             self._rows.add(new)
+            self._num_told[new.request_id] = len(new.token_ids)
             self._drafting.start(new.request_id, new.token_ids, new.cache_salt)
         for request_id, block_ids in plan.lent.items():
             self._drafting.lend(request_id, block_ids)
@@ -178,14 +183,11 @@ class Worker:
         return entries
 
     def _commit(self, flight: _Flight, sampled: list[Sampled], arrived: Arrived) -> None:
-        """Append the tokens to the rows, and tell the drafters."""
+        """Append the tokens to the rows."""
         rows, plan, inputs = self._rows, flight.plan, flight.inputs
         is_plain = not inputs.wanted.has_drafts and rows.num_drops == flight.num_drops
         if is_plain and np.isfinite(arrived.values).all():
             rows.append_one(inputs.wanted.rows, arrived.tokens)
-            if self._drafting.has_drafters:
-                for place, row in zip(inputs.places, sampled, strict=True):
-                    self._drafting.observe(plan.rows[place].request_id, row.token_ids)
             return
         known = {  # others ended while the step was in flight
             request_id: row.token_ids
@@ -194,8 +196,13 @@ class Worker:
         }
         if known:
             rows.append_many(rows.find_all(known), list(known.values()))
-            for request_id, token_ids in known.items():
-                self._drafting.observe(request_id, token_ids)
+
+    def _tell(self, request_id: int) -> None:
+        """Catch the drafters up with a row; only when it matters, so that whoever is not asked costs nothing."""
+        token_ids = self._rows.since(request_id, self._num_told[request_id])
+        if token_ids and self._drafting.has_drafters:
+            self._num_told[request_id] += len(token_ids)
+            self._drafting.observe(request_id, token_ids)
 
     def _propose(self, flight: _Flight, sampled: list[Sampled]) -> dict[int, Proposal]:
         """The next drafts, by request id; also kept with the rows."""
@@ -207,6 +214,8 @@ class Worker:
             for place, row in zip(flight.inputs.places, sampled, strict=True)
             if rows[place].next_draft > 0 and row.error is None
         }
+        for request_id in wanted:
+            self._tell(request_id)
         proposals = self._drafting.propose(wanted) if wanted else {}
         if proposals:
             drafts = [proposal.draft.token_ids for proposal in proposals.values()]

@@ -35,14 +35,16 @@ class AheadPlanner:
         num_free = self._cache.num_free_blocks
         return num_free >= len(in_flight.rows) or num_free >= self._num_growing(in_flight)
 
-    def plan_rows(self, in_flight: StepPlan, budget: int, max_chunk: int) -> tuple[list[RowPlan], int]:
+    def plan_rows(
+        self, in_flight: StepPlan, budget: int, max_chunk: int, num_prompt_tokens: int
+    ) -> tuple[list[RowPlan], int, int]:
         """Plan every row that goes on; the hot loop.
 
         Returns:
-            The rows, in the order of the step in flight, and the tokens left of the budget.
+            The rows, in the order of the step in flight, and the tokens left of the budget and of the prompts'.
         """
-        controller, by_id, allocate = self._controller, self._running.by_id, self._cache.allocate
-        controller.begin_ahead()
+        by_id, allocate = self._running.by_id, self._cache.allocate
+        self._controller.begin_ahead()
         plans: list[RowPlan] = []
         num_behind = len(in_flight.rows)
         for request_id, num_before, num_fed, _, _, wanted_token, _ in in_flight.rows:
@@ -59,7 +61,8 @@ class AheadPlanner:
                 if num_known >= request.max_total_tokens:
                     continue
             else:
-                num_new = min(num_known - num_computed, max_chunk, budget - num_behind)
+                num_new = min(num_known - num_computed, max_chunk, budget - num_behind, max(num_prompt_tokens, 1))
+                num_prompt_tokens -= num_new
             end = num_computed + num_new
             new_blocks: tuple[int, ...] = ()
             if end > row.num_slots:
@@ -68,14 +71,8 @@ class AheadPlanner:
                 new_blocks = grown
                 row.num_slots += len(new_blocks) * self._cache.block_size
             budget -= num_new
-            wants_token = end == num_known
-            next_draft = 0
-            if wants_token:
-                next_draft = controller.appetite(request_id)
-                if next_draft:
-                    next_draft = min(next_draft, row.useful_draft(num_committed=2 if wanted_token else 1))
-            plans.append(RowPlan(request_id, num_computed, num_new, 0, new_blocks, wants_token, next_draft))
-        return plans, budget
+            plans.append(RowPlan(request_id, num_computed, num_new, 0, new_blocks, end == num_known, 0))
+        return plans, budget, num_prompt_tokens
 
     def _num_growing(self, in_flight: StepPlan) -> int:
         """Rows that need a block more than they have, at most."""

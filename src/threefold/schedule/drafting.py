@@ -5,6 +5,8 @@ Knows lengths and odds only; the drafts themselves never leave the worker.
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
+
 from threefold.cache.manager import CacheManager
 from threefold.cost import StepShape
 from threefold.draft.controller import DraftPolicy, RowDraft
@@ -18,6 +20,24 @@ class DraftPlanner:
     def __init__(self, cache: CacheManager, controller: DraftPolicy) -> None:
         self._cache = cache
         self._controller = controller
+
+    def ask(self, plans: list[RowPlan], rows: Mapping[int, Row], on_their_way: Container[int] = ()) -> None:
+        """Have drafts proposed behind the step, as long as the controller wants them.
+
+        Args:
+            plans: the step; changed in place.
+            rows: the running rows, by request id.
+            on_their_way: requests that get a token from a step in flight, too.
+        """
+        wanted = self._controller.appetites([plan[0] for plan in plans if plan[5]])
+        if not wanted:
+            return
+        for index, plan in enumerate(plans):
+            length = wanted.get(plan.request_id, 0)
+            if length and plan.wants_token:
+                num_committed = 2 if plan.request_id in on_their_way else 1
+                useful = rows[plan.request_id].useful_draft(num_committed)
+                plans[index] = plan._replace(next_draft=min(length, useful))
 
     def add_drafts(self, plans: list[RowPlan], drafting: list[tuple[int, Row]], budget: int, num_spare: int) -> None:
         """Widen the plans of rows with drafts at hand.
