@@ -105,15 +105,17 @@ class DownloadError(OperatorError):
 
 
 class OverloadedError(ThreefoldError):
-    """The queue is full; the same request may pass later.
+    """The queue is full or too long for the latency targets; the same request may pass later.
 
     Attributes:
         retry_after_s: seconds after which trying again is sensible.
+        reason: as metrics name it, queue_full or slo.
     """
 
-    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+    def __init__(self, message: str, *, retry_after_s: float = 1.0, reason: str = "queue_full") -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.reason = reason
 
 
 class StepMemoryError(ThreefoldError):

@@ -8,6 +8,30 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
+class SloStats:
+    """What an engine with latency targets makes of them."""
+
+    ttft_target_ms: float | None = None
+    """Target of the first token; None = none."""
+    tpot_target_ms: float | None = None
+    """Target of the mean time between tokens; None = none."""
+    num_shed: int = 0
+    """Requests refused because their first token would have come too late."""
+    predicted_ttft_ms: float = 0.0
+    """First token forecast for the last request that came, the forecast's error included (gauge)."""
+    running_limit: int = 0
+    """Running requests that the target allows; 0 = not known yet, or none asked (gauge)."""
+    step_error: float = 1.0
+    """Real over predicted time of steps, as nine runs of ten keep it (gauge)."""
+    ttft_error: float = 1.0
+    """Real over forecast first tokens, 98th percentile (gauge)."""
+    ttft_attained: float = 1.0
+    """Of the last answers, those whose first token kept the target (gauge)."""
+    tpot_attained: float = 1.0
+    """Of the last answers, those whose pace kept the target (gauge)."""
+
+
+@dataclass(slots=True)
 class EngineStats:
     """A snapshot of the engine's counters since its start, and of its gauges now."""
 
@@ -63,6 +87,8 @@ class EngineStats:
     """Of them, accepted."""
     iteration_tokens: dict[int, int] = field(default_factory=dict)
     """Steps by number of tokens, bucketed to the next power of two."""
+    slo: SloStats | None = None
+    """Latency targets; None = none are held."""
 
 
 class Histogram:

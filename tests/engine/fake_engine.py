@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from threefold.cache.manager import CacheManager
+from threefold.cost import CostCurve
 from threefold.draft.controller import NoDrafts
 from threefold.engine.core import EngineCore
 from threefold.engine.loop import BuiltEngine
@@ -14,6 +15,7 @@ from threefold.engine.outputs import EngineInfo
 from threefold.errors import ModelLoadError
 from threefold.request import Request
 from threefold.schedule.scheduler import Scheduler
+from threefold.schedule.slo import Slo
 from threefold.testing.byte_tokenizer import ByteTokenizer
 from threefold.testing.fake_executor import FakeExecutor
 from threefold.testing.fake_model import FakeModel
@@ -39,6 +41,7 @@ def build(config: dict[str, Any]) -> BuiltEngine:
         NoDrafts(),
         max_num_seqs=info.max_num_seqs,
         max_num_batched_tokens=2048,
+        slo=Slo(CostCurve([(1, 5.0), (2048, 5.0)]), config["slo"]) if "slo" in config else None,
     )
     executor = FakeExecutor(FakeModel(), step_s=config.get("step_s", 0.0))
     return BuiltEngine(TouchyCore(scheduler, executor, vocab_size=TOKENIZER.vocab_size), info)

@@ -388,3 +388,27 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+async def test_who_would_wait_too_long_for_the_targets_is_told_when_to_come_back(start_engine: Any) -> None:
+    client = await start_engine(slo={"ttft": 50.0}, max_num_seqs=1, step_s=0.005)
+    running = client.generate(PROMPT, SamplingParams(max_tokens=60, ignore_eos=True), request_id="r")
+    await anext(running)
+    refused = [client.generate(PROMPT, SamplingParams(max_tokens=5), request_id=f"q{i}") for i in range(3)]
+    for stream in refused:
+        with pytest.raises(OverloadedError, match="this server holds to 50 ms") as caught:
+            await collect(stream)
+        assert caught.value.reason == "slo"
+        assert caught.value.retry_after_s >= 1.0
+    pieces = [piece async for piece in running]
+    assert pieces[-1].finish_reason is FinishReason.LENGTH, "who runs is not disturbed"
+    stats = await client.stats()
+    assert stats.slo.num_shed == 3
+    assert text_of((await collect(client.generate(PROMPT, SamplingParams(max_tokens=5), request_id="n")))[0])
+
+
+async def test_answers_of_one_request_are_refused_together(start_engine: Any) -> None:
+    client = await start_engine(slo={"ttft": 50.0}, max_num_seqs=1, step_s=0.005)
+    with pytest.raises(OverloadedError):
+        await collect(client.generate(PROMPT, SamplingParams(n=4, max_tokens=100, ignore_eos=True), request_id="r"))
+    await until_idle(client)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from threefold.config import EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig
+from threefold.config import CacheConfig, EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from threefold.engine.resolve import Facts, resolve_limits
 from threefold.errors import ConfigError
 
@@ -28,9 +28,14 @@ def test_defaults_differ_by_device_and_every_value_has_a_reason() -> None:
     assert (64, 512) == (cpu.max_num_seqs, cpu.max_num_batched_tokens)
     assert (256, 8192) == (gpu.max_num_seqs, gpu.max_num_batched_tokens)
     assert 8192 == cpu.max_model_len
-    assert {"dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs"} == {
-        reason.name for reason in cpu.reasons
-    }
+    assert {
+        "dtype",
+        "kv_cache_dtype",
+        "max_model_len",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "max_num_queued_reqs",
+    } == {reason.name for reason in cpu.reasons}
     assert all(reason.why for reason in cpu.reasons)
 
 
@@ -55,6 +60,35 @@ def test_rows_step_down_to_the_token_budget() -> None:
 )
 def test_dtype(asked: str, facts: Facts, dtype: str) -> None:
     assert dtype == resolve_limits(model(dtype=asked), facts).dtype
+
+
+@pytest.mark.parametrize(
+    ("asked", "facts", "dtype", "why"),
+    [
+        ("auto", GPU, "bfloat16", "the model's own"),
+        ("auto", replace(CPU, preferred_cpu_dtype="float32"), "float32", "the model's own"),
+        ("fp8", GPU, "float8_e4m3fn", "as asked, scales measured at start"),
+        ("fp8_e4m3", replace(GPU, has_kv_scales=True), "float8_e4m3fn", "as asked, scales from the checkpoint"),
+    ],
+)
+def test_kv_cache_dtype(asked: str, facts: Facts, dtype: str, why: str) -> None:
+    limits = resolve_limits(EngineConfig(cache=CacheConfig(kv_cache_dtype=asked)), facts)
+
+    assert dtype == limits.kv_cache_dtype
+    assert f"kv_cache_dtype {dtype}: {why}" in [str(reason) for reason in limits.reasons]
+
+
+@pytest.mark.parametrize(
+    ("asked", "facts", "said"),
+    [
+        ("fp8", CPU, "--kv-cache-dtype fp8 needs a card"),
+        ("fp8", replace(GPU, supports_fp8=False), "this card has no FP8 numbers"),
+        ("fp8_e5m2", GPU, "--kv-cache-dtype fp8_e5m2 is not built"),
+    ],
+)
+def test_kv_cache_dtypes_that_cannot_hold(asked: str, facts: Facts, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        resolve_limits(EngineConfig(cache=CacheConfig(kv_cache_dtype=asked)), facts)
 
 
 @pytest.mark.parametrize(

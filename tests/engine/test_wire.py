@@ -30,6 +30,7 @@ FROM_ENGINE = [
     wire.StartFailed("ConfigError", "no"),
     wire.StepOutput([1], [[2, 3]], [4], [1], [FULL_DELTA, TokenDelta(8, [])]),
     wire.RequestRejected([1], "no", True),
+    wire.RequestRejected([1], "later", False, 2.5),
     wire.Stats(3, EngineStats(num_running=3, accepted_per_position=[2, 1], iteration_tokens={4: 1})),
     wire.PrefixCacheReset(4, False),
     wire.EngineFault("dead"),

@@ -117,6 +117,9 @@ def test_sizes_and_automatic_lengths() -> None:
     assert engine("--max-model-len auto").model.max_model_len is None
     assert engine("--kv-cache-memory-bytes 4G").cache.kv_cache_memory_bytes == 4 * 2**30
     assert engine("-tp=1 -q none").model.quantization is None
+    assert engine("-q fp8").model.quantization == "fp8"
+    assert engine("-q awq_marlin").model.quantization == "awq"
+    assert engine("--kv-cache-dtype fp8_e4m3").cache.kv_cache_dtype == "fp8_e4m3"
     assert engine("--dtype half").model.dtype == "float16"
 
 
@@ -125,8 +128,8 @@ def test_sizes_and_automatic_lengths() -> None:
     [
         ("A --model B", "two models are given: A and --model B"),
         ("--ssl-keyfile k", "belong together"),
-        ("--quantization fp8", "known to vLLM, not built"),
-        ("--kv-cache-dtype fp8", "known to vLLM, not built"),
+        ("--quantization mxfp4", "known to vLLM, not built"),
+        ("--kv-cache-dtype fp8_e5m2", "known to vLLM, not built"),
         ("--load-format tensorizer", "known to vLLM, not built"),
         ("--gpu-memory-utilization 1.2", "above 0 and at most 1"),
         ("--port 99999", "between 0 and 65535"),

@@ -72,3 +72,13 @@ def test_a_storm_of_aborts_leaves_nothing_behind() -> None:
 
     assert len(queue._heap) < 100
     assert drain(queue) == [0]
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("fcfs", [2, 0]), ("priority", [1, 2])])
+def test_those_before_one_that_comes(policy: str, expected: list[int]) -> None:
+    queue = WaitingQueue(policy)
+    for request in (make(0, 5.0, 2), make(1, 9.0, -1), make(2, 1.0, 0), make(3, 7.0, 1)):
+        queue.push(request)
+
+    assert [one.request_id for one in queue.before(make(4, 6.0, 0))] == expected
+    assert len(queue) == 4

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from threefold.metrics import EngineStats
+from threefold.metrics import EngineStats, SloStats
 
 ASK = {"prompt": "abc", "max_tokens": 3, "n": 2}
 
@@ -109,3 +109,27 @@ async def test_openmetrics_by_accept_and_a_dead_engine(serve, client):
         reply = await served.http.get("/metrics")
         assert reply.status_code == 200
         assert "vllm:request_success_total" in reply.text
+
+
+async def test_latency_targets_have_series_only_where_there_are_any(serve, client):
+    async with serve() as served:
+        _, samples = await samples_of(served)
+        assert not [name for name, _ in samples if "slo" in name]
+        client.figures = EngineStats(
+            slo=SloStats(
+                tpot_target_ms=50.0,
+                num_shed=7,
+                predicted_ttft_ms=1500.0,
+                running_limit=24,
+                step_error=1.25,
+                tpot_attained=0.75,
+            )
+        )
+        _, samples = await samples_of(served)
+    assert value(samples, "threefold:slo_shed_requests_total") == 7
+    assert value(samples, "threefold:slo_tpot_target_seconds") == 0.05
+    assert value(samples, "threefold:slo_predicted_ttft_seconds") == 1.5
+    assert value(samples, "threefold:slo_running_limit") == 24
+    assert value(samples, "threefold:slo_step_error_ratio") == 1.25
+    assert value(samples, "threefold:slo_tpot_attained_ratio") == 0.75
+    assert not [name for name, _ in samples if name == "threefold:slo_ttft_target_seconds"]

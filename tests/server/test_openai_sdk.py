@@ -109,7 +109,7 @@ def test_the_sdk_retries_overload_and_not_what_is_unbuilt(live, client):
         with pytest.raises(openai.InternalServerError) as caught:
             sdk.chat.completions.create(model="fake-model", messages=MESSAGES, response_format={"type": "json_object"})
         assert caught.value.response.headers["x-should-retry"] == "false"
-        assert live.app.state.server.metrics.num_rejections == 2
+        assert live.app.state.server.metrics.rejections["queue_full"] == 2
 
 
 async def test_the_async_client_and_its_cancellation(live, client):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from threefold.metrics import EngineStats
+from threefold.metrics import EngineStats, SloStats
 from threefold.server.stats_log import log_stats, stats_lines
 
 
@@ -47,3 +47,10 @@ async def test_logging_ends_with_the_engine(client, caplog):
         client.is_alive = False
         await asyncio.wait_for(logging_task, 5)
     assert "Running: 2 reqs, Waiting: 1 reqs" in caplog.text
+
+
+def test_latency_targets_have_a_line_of_their_own():
+    before = EngineStats(slo=SloStats(tpot_target_ms=50.0, num_shed=3))
+    slo = SloStats(tpot_target_ms=50.0, num_shed=8, running_limit=24, predicted_ttft_ms=1234.5, tpot_attained=0.975)
+    _, line = stats_lines(before, EngineStats(num_running=1, slo=slo), 10.0)
+    assert line == ("SLO: TPOT 50 ms kept by 97.5%, Running limit: 24, Predicted TTFT: 1234 ms, Refused: 5 reqs")

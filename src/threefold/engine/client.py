@@ -110,7 +110,8 @@ class EngineClient:
         Returns:
             An async iterator over pieces of all answers, interleaved. Leaving it early (`aclose`, a cancelled reader,
             the last reference gone) aborts the request. It raises RequestFailedError when the request hits a fault
-            inside the engine, EngineDeadError when the engine dies.
+            inside the engine, EngineDeadError when the engine dies, OverloadedError before the first piece when the
+            engine holds latency targets and the first token would come too late.
 
         Raises:
             InvalidRequestError, ContextLengthError: the request cannot be run.
@@ -183,9 +184,8 @@ class EngineClient:
         match message:
             case wire.StepOutput():
                 self._live.on_step(message)
-            case wire.RequestRejected(request_ids, reason, is_our_fault):
-                error = RequestFailedError(reason) if is_our_fault else InvalidRequestError(reason)
-                self._live.fail(request_ids[0], error)  # one request's answers: they fail together
+            case wire.RequestRejected(request_ids):
+                self._live.fail(request_ids[0], _rejection(message))  # one request's answers: they fail together
             case wire.Stats(ticket, reply) | wire.PrefixCacheReset(ticket, reply):
                 if (waiting := self._replies.get(ticket)) is not None and not waiting.done():
                     waiting.set_result(reply)
@@ -206,6 +206,12 @@ class EngineClient:
             if not reply.done():
                 reply.set_exception(EngineDeadError(reason))
         self._live.fail_all(lambda: EngineDeadError(reason))
+
+
+def _rejection(message: wire.RequestRejected) -> errors.ThreefoldError:
+    if message.retry_after_s is not None:
+        return OverloadedError(message.message, retry_after_s=message.retry_after_s, reason="slo")
+    return RequestFailedError(message.message) if message.is_our_fault else InvalidRequestError(message.message)
 
 
 def _start_error(kind: str, message: str) -> errors.ThreefoldError:

@@ -100,6 +100,7 @@ class EngineCore:
         Raises:
             InvalidRequestError: a token id outside the vocabulary, or no token at all.
             ContextLengthError: the prompt leaves no room for an answer, or the whole could never fit into the cache.
+            OverloadedError: there are latency targets, and its first token would come too late.
         """
         prompt = request.token_ids
         if not prompt:

@@ -28,7 +28,7 @@ import zmq
 from threefold.engine import wire
 from threefold.engine.core import EngineCore
 from threefold.engine.outputs import EngineInfo
-from threefold.errors import CallerError, ConfigError, OperatorError
+from threefold.errors import CallerError, ConfigError, OperatorError, OverloadedError
 from threefold.request import Request
 
 PARENT_CHECK_S = 1.0
@@ -99,13 +99,17 @@ class EngineLoop:
                 self._core.add_request(request)
         except CallerError as error:
             self._reject(message, str(error), is_our_fault=False)
+        except OverloadedError as error:
+            self._reject(message, str(error), is_our_fault=False, retry_after_s=error.retry_after_s)
         except Exception as error:  # contains one request's fault; logged, and told to its client
             log.exception("a request could not be added")
             self._reject(message, describe(error), is_our_fault=True)
 
-    def _reject(self, message: wire.AddRequest, reason: str, *, is_our_fault: bool) -> None:
+    def _reject(
+        self, message: wire.AddRequest, reason: str, *, is_our_fault: bool, retry_after_s: float | None = None
+    ) -> None:
         self._core.abort(message.request_ids)
-        self._send(wire.RequestRejected(message.request_ids, reason, is_our_fault))
+        self._send(wire.RequestRejected(message.request_ids, reason, is_our_fault, retry_after_s))
 
     def _requests(self, message: wire.AddRequest) -> list[Request]:
         """One request an answer."""

@@ -115,6 +115,8 @@ class RequestRejected(Message, frozen=True, tag=14):
     request_ids: list[int]
     message: str
     is_our_fault: bool
+    retry_after_s: float | None = None
+    """Set when they would have waited too long: when to come back."""
 
 
 class Stats(Message, frozen=True, tag=15):

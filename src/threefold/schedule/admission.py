@@ -2,7 +2,8 @@
 
 Two guards keep the batch from tearing itself down. A request is admitted only with blocks for all its known tokens at
 once, so two half-fed giants cannot wait for each other; and only while a block stays spare for each running row (the
-watermark), so the next few steps do not preempt what was just admitted.
+watermark), so the next few steps do not preempt what was just admitted. Latency targets, where there are any, bound the
+running set besides, and refuse at the door who would wait too long (slo.py).
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from threefold.cache.manager import CacheManager
 from threefold.metrics import EngineStats
 from threefold.request import Request, RequestStatus
 from threefold.schedule.backoff import Backoff
+from threefold.schedule.outlook import Line
 from threefold.schedule.queue import WaitingQueue
 from threefold.schedule.running import Row, RunningBatch
+from threefold.schedule.slo import UNLIMITED, Slo
 
 
 class Admission:
@@ -23,6 +26,7 @@ class Admission:
     Attributes:
         waiting: the requests that wait.
         is_short_of_blocks: True when, at the last look, somebody waited for nothing but blocks.
+        max_rows: most running requests that latency targets allow.
     """
 
     def __init__(
@@ -33,19 +37,28 @@ class Admission:
         *,
         backoff: Backoff,
         policy: str,
+        slo: Slo | None = None,
         clock: Callable[[], float],
     ) -> None:
         self.waiting = WaitingQueue(policy)
         self.is_short_of_blocks = False
+        self.max_rows = UNLIMITED
         self._cache = cache
         self._running = running
         self._stats = stats
         self._backoff = backoff
+        self._slo = slo
         self._clock = clock
         self._lost_tokens: dict[int, int] = {}  # of preempted requests that wait: tokens that had been computed
 
     def add(self, request: Request) -> None:
-        """A request arrives."""
+        """A request arrives.
+
+        Raises:
+            OverloadedError: it would wait too long for the latency targets; nothing of it stays here.
+        """
+        if self._slo is not None:
+            self._slo.check(request, self._line(request), self._clock())
         self.waiting.push(request)
 
     def withdraw(self, request_id: int) -> Request | None:
@@ -60,7 +73,7 @@ class Admission:
         """
         self.is_short_of_blocks = False
         request = self.waiting.peek()
-        if request is None or len(self._running) >= self._backoff.num_rows:
+        if request is None or len(self._running) >= min(self._backoff.num_rows, self.max_rows):
             return None
         if not self._reserve(request):
             self.is_short_of_blocks = True
@@ -83,6 +96,17 @@ class Admission:
         self._stats.num_preemptions += 1
         self.waiting.push(request)
 
+    def _line(self, request: Request) -> Line:
+        """Who is before a request, and what there is for them."""
+        return Line(
+            self._running.rows,
+            self.waiting.before(request),
+            self._cache.num_free_blocks,
+            self._cache.block_size,
+            self._backoff.num_rows,
+            self._backoff.num_tokens,
+        )
+
     def _reserve(self, request: Request) -> bool:
         """Hold blocks for all known tokens, those of a cached prefix among them; all or nothing."""
         num_spare = len(self._running)
@@ -102,5 +126,7 @@ class Admission:
             request.num_cached_tokens = num_cached
             self._stats.prefix_queries += request.num_prompt_tokens
             self._stats.prefix_hits += num_cached
+            if self._slo is not None:
+                self._slo.observe_admission(request.num_tokens, num_cached)
         lost = self._lost_tokens.pop(request.request_id, 0)
         self._stats.recomputed_tokens += max(lost - num_cached, 0)

@@ -43,6 +43,11 @@ class WaitingQueue:
             heappop(self._heap)
         return None
 
+    def before(self, request: Request) -> list[Request]:
+        """All that wait and would be admitted before a request, itself not among them, in their order."""
+        key = self.key(request)
+        return sorted((one for one in self._requests.values() if self.key(one) < key), key=self.key)
+
     def remove(self, request_id: int) -> Request | None:
         """A request waits no more: it was admitted or aborted. None = it did not wait."""
         request = self._requests.pop(request_id, None)

@@ -23,6 +23,7 @@ from threefold.schedule.commit import Committer
 from threefold.schedule.drafting import DraftPlanner, shape_of
 from threefold.schedule.lending import Lending
 from threefold.schedule.running import Row, RunningBatch
+from threefold.schedule.slo import NO_LIMITS, Slo, StepLimits
 from threefold.step import NewRow, RowPlan, StepPlan, StepResult, TokenDelta
 
 POLICIES = ("fcfs", "priority")
@@ -49,6 +50,7 @@ class Scheduler:
         policy: str = "fcfs",
         seed: int = 0,
         lent_block_tokens: int = 0,
+        slo: Slo | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Raise ConfigError for a policy that is not known and for limits that contradict each other."""
@@ -66,8 +68,10 @@ class Scheduler:
         self._seed = seed
         self._stats = EngineStats()
         self._running = RunningBatch(cache, controller)
+        self._slo = slo
+        self._clock = clock
         self._admission = Admission(
-            cache, self._running, self._stats, backoff=self._backoff, policy=policy, clock=clock
+            cache, self._running, self._stats, backoff=self._backoff, policy=policy, slo=slo, clock=clock
         )
         self._ahead = AheadPlanner(cache, controller, self._running)
         self._drafts = DraftPlanner(cache, controller)
@@ -85,11 +89,17 @@ class Scheduler:
         return self._cache.num_blocks * self._cache.block_size
 
     def add(self, request: Request) -> None:
-        """A request arrives and waits for its turn; it must fit into `capacity_tokens`."""
+        """A request arrives and waits for its turn; it must fit into `capacity_tokens`.
+
+        Raises:
+            OverloadedError: there are latency targets, and its first token would come too late.
+        """
         self._admission.add(request)
 
     def abort(self, request_id: int) -> bool:
         """End a request wherever it stands and free all it holds at once; False = it is not here (any more)."""
+        if self._slo is not None:
+            self._slo.forget(request_id)
         row = self._running.by_id.get(request_id)
         if row is not None:
             self._running.leave(row)
@@ -112,9 +122,13 @@ class Scheduler:
         plans: list[RowPlan] = []
         drafting: list[tuple[int, Row]] = []
         new_rows: list[NewRow] = []
-        budget = self._plan_running(plans, drafting)
-        budget = self._plan_waiting(plans, new_rows, budget)
+        limits = self._open_step()
+        budget, num_prompt_tokens = self._plan_running(plans, drafting, limits.num_prompt_tokens)
+        budget = self._plan_waiting(plans, new_rows, budget, num_prompt_tokens)
+        self._drafts.ask(plans, self._running.by_id)
         num_spare = self._cache.num_blocks if self._admission.is_short_of_blocks else len(self._running)
+        if drafting and self._slo is not None:
+            budget = self._slo.num_drafts(shape_of(plans), budget)
         if drafting and budget > 0:
             self._drafts.add_drafts(plans, drafting, budget, num_spare)
         if not plans:
@@ -127,8 +141,11 @@ class Scheduler:
         if not self._ahead.can_plan(in_flight):
             return None
         new_rows: list[NewRow] = []
-        plans, budget = self._ahead.plan_rows(in_flight, self._backoff.num_tokens, self._max_chunk)
-        self._plan_waiting(plans, new_rows, budget)
+        limits = self._open_step()
+        plans, budget, num_prompt_tokens = self._ahead.plan_rows(
+            in_flight, self._backoff.num_tokens, self._max_chunk, limits.num_prompt_tokens
+        )
+        self._plan_waiting(plans, new_rows, budget, num_prompt_tokens)
         if not plans:
             return None
         return StepPlan(plans, new_rows, self._running.take_dropped(), self._cache.loans.take_recalled())
@@ -136,7 +153,10 @@ class Scheduler:
     def commit(self, plan: StepPlan, result: StepResult) -> list[TokenDelta]:
         """Take in what a plan came to: tokens that passed, requests that ended, blocks that filled up."""
         self._backoff.recover()
-        return self._committer.commit(plan, result)
+        deltas = self._committer.commit(plan, result)
+        if self._slo is not None:
+            self._slo.end_step(shape_of(plan.rows), result, deltas, self._clock(), has_work=self.has_work)
+        return deltas
 
     def retreat(self, plan: StepPlan) -> list[TokenDelta]:
         """A plan came to nothing for want of the device's memory, and no step is in flight: plan less from now on.
@@ -174,6 +194,7 @@ class Scheduler:
             accepted_by=dict(self._stats.accepted_by),
             accepted_per_position=list(self._stats.accepted_per_position),
             iteration_tokens=dict(self._stats.iteration_tokens),
+            slo=None if self._slo is None else self._slo.stats(),
         )
 
     def idle_fault(self) -> str | None:
@@ -185,14 +206,29 @@ class Scheduler:
         """Raise AssertionError if blocks leaked or are shared wrongly; slow, for tests."""
         self._cache.check_integrity(row.request for row in self._running.rows)
 
-    def _plan_running(self, plans: list[RowPlan], drafting: list[tuple[int, Row]]) -> int:
-        """Plan the running rows' known tokens; the hot loop. Returns the tokens left of the budget.
+    def _open_step(self) -> StepLimits:
+        """What latency targets leave to the next step."""
+        if self._slo is None:
+            return NO_LIMITS
+        limits = self._slo.open_step(
+            self._running.rows,
+            self._admission.waiting.peek(),
+            max_rows=self._backoff.num_rows,
+            max_tokens=self._backoff.num_tokens,
+            now_s=self._clock(),
+        )
+        self._admission.max_rows = limits.max_rows
+        return limits
+
+    def _plan_running(
+        self, plans: list[RowPlan], drafting: list[tuple[int, Row]], num_prompt_tokens: int
+    ) -> tuple[int, int]:
+        """Plan the running rows' known tokens; the hot loop. Returns the tokens left of the budget and of the prompts'.
 
         Each row behind is sure of one token, so no prompt starves those who are generating. Only the last row is ever
         preempted, and rows are planned from the first on, so what is planned stays.
         """
         rows = self._running.rows
-        appetite = self._controller.appetite
         budget = self._backoff.num_tokens
         for row in rows:
             request = row.request
@@ -201,7 +237,8 @@ class Scheduler:
             num_new = num_known - num_computed
             if num_new > 1:
                 num_behind = len(rows) - len(plans) - 1
-                num_new = min(num_new, self._max_chunk, budget - num_behind)
+                num_new = min(num_new, self._max_chunk, budget - num_behind, max(num_prompt_tokens, 1))
+                num_prompt_tokens -= num_new
             end = num_computed + num_new
             new_blocks: tuple[int, ...] = ()
             if end > row.num_slots:
@@ -211,15 +248,10 @@ class Scheduler:
                 new_blocks = grown
             budget -= num_new
             wants_token = end == num_known
-            next_draft = 0
-            if wants_token:
-                next_draft = appetite(request.request_id)
-                if next_draft:
-                    next_draft = min(next_draft, row.useful_draft(num_committed=1))
-                if row.survival:
-                    drafting.append((len(plans), row))
-            plans.append(RowPlan(request.request_id, num_computed, num_new, 0, new_blocks, wants_token, next_draft))
-        return budget
+            if wants_token and row.survival:
+                drafting.append((len(plans), row))
+            plans.append(RowPlan(request.request_id, num_computed, num_new, 0, new_blocks, wants_token, 0))
+        return budget, num_prompt_tokens
 
     def _grow(self, row: Row, num_tokens: int) -> tuple[int, ...] | None:
         """Give the row slots for num_tokens, preempting from the last row on; None = the row itself had to leave."""
@@ -232,22 +264,20 @@ class Scheduler:
         row.num_slots += len(new_blocks) * self._cache.block_size
         return new_blocks
 
-    def _plan_waiting(self, plans: list[RowPlan], new_rows: list[NewRow], budget: int) -> int:
+    def _plan_waiting(self, plans: list[RowPlan], new_rows: list[NewRow], budget: int, num_prompt_tokens: int) -> int:
         """Admit waiting requests while rows, tokens and blocks allow. Returns the tokens left of the budget."""
-        while budget > 0:
+        while budget > 0 and num_prompt_tokens > 0:
             row = self._admission.admit_next()
             if row is None:
                 break
             request = row.request
-            num_new = min(request.num_tokens - request.num_computed, self._max_chunk, budget)
+            num_new = min(request.num_tokens - request.num_computed, self._max_chunk, budget, num_prompt_tokens)
             budget -= num_new
+            num_prompt_tokens -= num_new
             wants_token = request.num_computed + num_new == request.num_tokens
-            next_draft = 0
-            if wants_token:
-                next_draft = min(self._controller.appetite(request.request_id), row.useful_draft(num_committed=1))
             new_rows.append(self._new_row(request))
             blocks = tuple(request.block_ids)
-            plans.append(RowPlan(request.request_id, request.num_computed, num_new, 0, blocks, wants_token, next_draft))
+            plans.append(RowPlan(request.request_id, request.num_computed, num_new, 0, blocks, wants_token, 0))
         return budget
 
     def _new_row(self, request: Request) -> NewRow:

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from threefold.metrics import EngineStats, Histogram
+from threefold.metrics import EngineStats, Histogram, SloStats
 from threefold.request import FinishReason
 from threefold.server.buckets import ITERATION_TOKENS
 from threefold.server.call import ModelFacts
@@ -53,6 +53,8 @@ class _Scrape(Collector):
         yield from self._histograms()
         yield from self._labelled()
         yield from self._own()
+        if self._stats.slo is not None:
+            yield from self._slo(self._stats.slo)
 
     def _gauges(self) -> Iterator[Metric]:
         stats = self._stats
@@ -148,7 +150,8 @@ class _Scrape(Collector):
         refused = CounterMetricFamily(
             "vllm:admission_rejections", "Requests refused before they ran.", labels=("model_name", "reason")
         )
-        refused.add_metric((self._model, "queue_full"), self._requests.num_rejections)
+        for why, count in self._requests.rejections.items():
+            refused.add_metric((self._model, why), count)
         yield refused
 
     def _own(self) -> Iterator[Metric]:
@@ -189,6 +192,22 @@ class _Scrape(Collector):
             "threefold:accepted_draft_tokens", "Draft tokens accepted, by drafter.", stats.accepted_by
         )
         yield self._gauge("threefold:cached_blocks", "Free KV blocks that a prefix can reuse.", stats.num_cached_blocks)
+
+    def _slo(self, slo: SloStats) -> Iterator[Metric]:
+        yield self._counter("threefold:slo_shed_requests", "Refused: the first token would come late.", slo.num_shed)
+        targets = (("ttft", slo.ttft_target_ms), ("tpot", slo.tpot_target_ms))
+        for name, target_ms in targets:
+            if target_ms is not None:
+                yield self._gauge(f"threefold:slo_{name}_target_seconds", "Latency target.", target_ms / 1000)
+        for name, text, value in (
+            ("predicted_ttft_seconds", "First token forecast for the last request.", slo.predicted_ttft_ms / 1000),
+            ("running_limit", "Running requests that the targets allow, 0 = not known yet.", slo.running_limit),
+            ("step_error_ratio", "Real over predicted step time, as nine runs of ten keep it.", slo.step_error),
+            ("ttft_error_ratio", "Real over forecast first token, 98th percentile.", slo.ttft_error),
+            ("ttft_attained_ratio", "Of the last answers, those whose first token kept it.", slo.ttft_attained),
+            ("tpot_attained_ratio", "Of the last answers, those whose pace kept it.", slo.tpot_attained),
+        ):
+            yield self._gauge(f"threefold:slo_{name}", text, value)
 
     def _by_drafter(self, name: str, text: str, counts: dict[str, int]) -> Metric:
         family = CounterMetricFamily(name, text, labels=(*_LABELS, "drafter"))

@@ -69,6 +69,7 @@ async def load(request: Request) -> Response:
         "generated_tokens": stats.generated_tokens,
         "draft_acceptance_rate": stats.num_accepted_tokens / max(stats.num_draft_tokens, 1),
         "speculation_gain_ratio": stats.speculation_gain_ratio,
+        "slo": None if stats.slo is None else asdict(stats.slo),
         "is_ready": state.is_ready,
     }
     return json_response(busy)

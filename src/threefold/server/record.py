@@ -39,8 +39,8 @@ class RequestMetrics:
         self.prefill_computed_tokens = Histogram(tokens)
         self.cached_tokens = 0
         self.finished: Counter[FinishReason] = Counter()
-        self.num_rejections = 0
-        """Calls refused because the queue was full."""
+        self.rejections: Counter[str] = Counter(queue_full=0)
+        """Calls refused before they ran, by reason."""
         self.aborted_tokens = 0
         """Generated for answers that nobody waited for any more."""
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from threefold.errors import EngineDeadError
-from threefold.metrics import EngineStats
+from threefold.metrics import EngineStats, SloStats
 from threefold.server.call import Client
 
 _logger = logging.getLogger("threefold.stats")
@@ -41,7 +41,21 @@ def stats_lines(before: EngineStats, now: EngineStats, seconds: float) -> list[s
     num_drafts = now.num_drafts - before.num_drafts
     if num_drafts:
         lines.append(_speculation_line(before, now, num_drafts, seconds))
+    if now.slo is not None and before.slo is not None:
+        lines.append(_slo_line(now.slo, now.slo.num_shed - before.slo.num_shed))
     return lines
+
+
+def _slo_line(slo: SloStats, num_shed: int) -> str:
+    attained = (
+        ("TTFT", slo.ttft_target_ms, slo.ttft_attained),
+        ("TPOT", slo.tpot_target_ms, slo.tpot_attained),
+    )
+    shares = [f"{name} {target:g} ms kept by {share:.1%}" for name, target, share in attained if target is not None]
+    return (
+        f"SLO: {', '.join(shares)}, Running limit: {slo.running_limit or '-'}, "
+        f"Predicted TTFT: {slo.predicted_ttft_ms:.0f} ms, Refused: {num_shed} reqs"
+    )
 
 
 def _speculation_line(before: EngineStats, now: EngineStats, num_drafts: int, seconds: float) -> str:

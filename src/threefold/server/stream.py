@@ -68,7 +68,8 @@ class CallResponse(Response):
         except ThreefoldError as error:  # only before the response's head; later faults are handled by _send_frames
             is_refused = isinstance(error, CallerError | OverloadedError)
             end = None if is_refused else FinishReason.ERROR
-            self._state.metrics.num_rejections += isinstance(error, OverloadedError)
+            if isinstance(error, OverloadedError):
+                self._state.metrics.rejections[error.reason] += 1
             await send_reply(send, reply_to(error, self._state.config.overload_status))
         finally:
             if end is not None:
