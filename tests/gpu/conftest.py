@@ -45,16 +45,18 @@ class CardEngine:
     max_num_seqs: int = 64
     num_blocks: int = 2048
     max_num_batched_tokens: int = 1024
+    max_prompt_tokens: int = 256
+    kv_dtype: torch.dtype | None = None  # None = the model's
 
     def __post_init__(self):
         device = open_device("cuda")
         card = device.torch_device
         rows = Rows(self.max_num_seqs, MAX_LEN, BLOCK, max(self.num_drafts, 1))
-        self.kv = allocate_kv(self.decoder.spec, self.num_blocks, BLOCK, self.dtype, card)
+        self.kv = allocate_kv(self.decoder.spec, self.num_blocks, BLOCK, self.kv_dtype or self.dtype, card)
         self.runner = ModelRunner(self.decoder, self.kv)
         self.path, self.report = card_path(
             self.runner,
-            GraphLimits(self.max_num_seqs, self.num_drafts, MAX_LEN, VOCAB),
+            GraphLimits(self.max_num_seqs, self.num_drafts, MAX_LEN, VOCAB, self.max_prompt_tokens),
             max_tokens=self.max_num_batched_tokens,
             max_blocks=rows.block_tables.shape[1],
             device=card,

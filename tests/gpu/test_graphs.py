@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from threefold.request import SamplingParams
+from threefold.runner.calibrate import CalibrationLimits, made_up_batch
 from threefold.runner.inputs import StepArrays
+from threefold.runner.path import _arrays_of
 from threefold.runner.rows import Growth
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")]
@@ -63,6 +65,24 @@ def test_logits_and_tokens_are_those_of_the_eager_pass(card_engine, dtype, num_r
     top = expected.topk(2).values
     is_clear = top[:, 0] - top[:, 1] > 2 * tolerance * scale
     assert torch.equal(graphed.likely.tokens[is_clear], expected.argmax(-1)[is_clear])
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.bfloat16, 3e-2)])
+@pytest.mark.parametrize(("num_rows", "num_new", "context"), [(1, 200, 200), (2, 100, 150), (5, 40, 300), (1, 18, 18)])
+@torch.inference_mode()
+def test_prompts_in_a_graph_give_what_the_eager_pass_gives(card_engine, dtype, tolerance, num_rows, num_new, context):
+    engine = card_engine(dtype)
+    forward = engine.path.forward
+    limits = CalibrationLimits(1024, 16, 64, 1024, 512)
+    batch = made_up_batch(num_rows, num_new, context, limits, torch.device("cuda", 0))
+    for layer in engine.kv:  # a context that is the same for both
+        layer.keys.normal_(generator=torch.Generator("cuda").manual_seed(1))
+        layer.values.normal_(generator=torch.Generator("cuda").manual_seed(2))
+    arrays = _arrays_of(batch, engine.path.device_rows)
+    expected = forward._eager.run(arrays, 1).logits.clone()
+    graphed = forward.run(arrays, 1)
+    assert graphed.likely is not None, "no graph was replayed"
+    assert (graphed.logits - expected).abs().max() <= tolerance * expected.abs().max()
 
 
 def test_whole_answers_with_graphs_and_without(card_engine, mixed_prompts, mixed_wishes):

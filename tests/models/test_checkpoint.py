@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gguf import GGMLQuantizationType as Kind
 
 from threefold.errors import ModelLoadError
 from threefold.models.checkpoint import open_checkpoint, read_generation_defaults
@@ -125,3 +126,24 @@ def test_the_default_model() -> None:
     tensors = dict(checkpoint.tensors())
     assert all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())
     assert 0.01 < float(np.std(tensors["model.embed_tokens.weight"].float().numpy())) < 1
+
+
+def test_a_gguf_file_stays_packed_where_products_read_it_so(
+    tiny_gguf: Callable[..., Path], random_weights: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values, _ = random_weights()["blk.0.ffn_down.weight"]
+    checkpoint = open_checkpoint(tiny_gguf({"blk.0.ffn_down.weight": (values, Kind.Q8_0)}))
+    cpu = torch.device("cpu")
+    monkeypatch.setattr("threefold.models.gguf.has_packed_products", lambda dtype, device: device == cpu)
+
+    packed = checkpoint.kept_packed(torch.bfloat16, cpu)
+
+    assert packed.spec.quantization is not None and packed.spec.quantization.kind == "gguf"
+    assert "model.layers.0.mlp.down_proj.numbers" in dict(packed.tensors(torch.bfloat16))
+    assert checkpoint.kept_packed(torch.bfloat16, torch.device("cuda")).spec.quantization is None
+
+
+def test_a_folder_has_nothing_that_stays_packed(hf_folder: Callable[..., Any]) -> None:
+    folder, _ = hf_folder("LlamaForCausalLM")
+    checkpoint = open_checkpoint(folder)
+    assert checkpoint.kept_packed(torch.bfloat16, torch.device("cpu")) is checkpoint

@@ -17,10 +17,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from threefold.errors import ModelLoadError
+from threefold.kernels.packed import has_packed_products
+from threefold.layers.attention import allocate_kv
+from threefold.layers.batch import Batch
+from threefold.layers.gguf import GgufScheme
+from threefold.models.decoder import Decoder
 from threefold.models.gguf import GgufWeights, gguf_name, spec_from_gguf, storage_kind
 from threefold.models.gguf_file import read_gguf
+from threefold.models.shapes import expected_shapes, kept_bytes
 from threefold.models.spec import RopeSpec
 
+CPU = torch.device("cpu")
+NEEDS_PACKED = pytest.mark.skipif(not has_packed_products(torch.bfloat16, CPU), reason="no packed products here")
 WRITABLE = (Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1)
 K_QUANTS = (Kind.Q2_K, Kind.Q3_K, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K)
 OUT_PROJ = "blk.0.attn_output.weight"
@@ -209,3 +217,90 @@ def test_damaged_files_are_read_or_refused(data: st.DataObject, tiny_gguf: Calla
         list(GgufWeights(file, spec_from_gguf(file)).read(torch.bfloat16))
     except ModelLoadError as error:
         assert "\n" not in str(error)
+
+
+def packed_source(path: Path) -> GgufWeights:
+    file = read_gguf(path)
+    return GgufWeights(file, spec_from_gguf(file)).kept_packed(torch.bfloat16, CPU)
+
+
+@NEEDS_PACKED
+@pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1])
+def test_packed_weights_are_the_unpacked_ones(
+    kind: Kind, tiny_gguf: Callable[..., Path], random_weights: Callable[[], Any]
+) -> None:
+    tensors = {name: (values, kind) for name, (values, _) in random_weights().items() if values.ndim > 1}
+    source = packed_source(tiny_gguf(tensors))
+    plain = dict(GgufWeights(source._file, replace(source.spec, quantization=None)).read(torch.float32))
+    packed = dict(source.read(torch.bfloat16))
+
+    assert packed.keys() == expected_shapes(source.spec).keys()
+    assert all(tuple(packed[name].shape) == shape for name, shape in expected_shapes(source.spec).items())
+    modules = {name.removesuffix(".weight") for name in plain if not name.endswith("norm.weight")}
+    assert source.spec.quantization is not None
+    assert dict.fromkeys(modules, kind.name) == source.spec.quantization.packings
+    for module in modules:
+        parts = {name.rpartition(".")[2]: part for name, part in packed.items() if name.startswith(f"{module}.")}
+        weight = GgufScheme(kind.name).weight(parts)
+        torch.testing.assert_close(weight.rows(torch.arange(weight.num_outputs)), plain[f"{module}.weight"])
+
+
+@NEEDS_PACKED
+def test_products_computed_as_one_share_a_packing_or_stay_plain(
+    tiny_gguf: Callable[..., Path], random_weights: Callable[[], Any]
+) -> None:
+    kinds = {
+        "blk.0.attn_q": Kind.Q4_0, "blk.0.attn_k": Kind.Q4_1, "blk.0.attn_v": Kind.Q4_0,
+        "blk.1.attn_q": Kind.Q4_1, "blk.1.attn_k": Kind.Q8_0, "blk.1.attn_v": Kind.Q8_0,
+        "blk.0.ffn_gate": Kind.Q8_0, "blk.0.ffn_up": Kind.F16, "blk.0.ffn_down": Kind.Q4_0,
+    }  # fmt: skip
+    values = random_weights()
+    tensors = {f"{name}.weight": (values[f"{name}.weight"][0], kind) for name, kind in kinds.items()}
+    source = packed_source(tiny_gguf(tensors))
+
+    assert source.spec.quantization is not None
+    assert source.spec.quantization.packings == {
+        **{f"model.layers.0.self_attn.{part}_proj": "Q4_1" for part in "qkv"},
+        **{f"model.layers.1.self_attn.{part}_proj": "Q5_1" for part in "qkv"},
+        "model.layers.0.mlp.down_proj": "Q4_0",
+    }
+    assert logits_of(source, torch.bfloat16).isfinite().all()
+
+
+@NEEDS_PACKED
+def test_nothing_stays_packed_where_products_cannot_read_it(tiny_gguf: Callable[..., Path]) -> None:
+    file = read_gguf(tiny_gguf())
+    unpacked = GgufWeights(file, spec_from_gguf(file))
+    assert unpacked.kept_packed(torch.bfloat16, CPU) is unpacked  # a file of float32
+
+    packed = {"blk.0.ffn_down.weight": (np.ones((64, 96), np.float32), Kind.Q8_0)}
+    file = read_gguf(tiny_gguf(packed))
+    unpacked = GgufWeights(file, spec_from_gguf(file))
+    assert unpacked.kept_packed(torch.float32, CPU) is unpacked
+    assert unpacked.kept_packed(torch.bfloat16, torch.device("cuda")) is unpacked
+    assert unpacked.kept_packed(torch.bfloat16, CPU) is not unpacked
+
+
+@NEEDS_PACKED
+def test_a_packed_model_says_what_the_unpacked_one_says(
+    tiny_gguf: Callable[..., Path], random_weights: Callable[[], Any]
+) -> None:
+    values = {name: values / 8 for name, (values, _) in random_weights().items() if values.ndim > 1}
+    source = packed_source(tiny_gguf({name: (one, Kind.Q8_0) for name, one in values.items()}))
+    plain = GgufWeights(source._file, replace(source.spec, quantization=None))
+    expected = logits_of(plain, torch.float32)
+
+    error = (logits_of(source, torch.bfloat16) - expected).norm() / expected.norm()
+
+    assert 0 < float(error) < 0.05
+    assert kept_bytes(source.spec, torch.bfloat16, CPU) < 0.6 * kept_bytes(plain.spec, torch.bfloat16, CPU)
+
+
+def logits_of(source: GgufWeights, dtype: torch.dtype) -> torch.Tensor:
+    decoder = Decoder(source.spec, dtype, CPU)
+    decoder.load(source.read(dtype))
+    tokens = torch.arange(12)
+    whole = torch.tensor([0, 12], dtype=torch.int32)
+    blocks = torch.zeros((1, 1), dtype=torch.int32)
+    batch = Batch(tokens + 5, tokens, tokens, whole, whole[1:], blocks, tokens, 12, 12)
+    return decoder.logits(decoder.forward(batch, allocate_kv(source.spec, 1, 16, dtype, CPU)))

@@ -122,10 +122,10 @@ def test_no_architecture(value: Any, config: dict[str, Any]) -> None:
         spec_from_config(config | {"architectures": value})
 
 
-@pytest.mark.parametrize("section", [{"quant_method": "gptq", "bits": 4}, {"format": "int-quantized"}])
+@pytest.mark.parametrize("section", [{"quant_method": "bitsandbytes", "bits": 4}, {"format": "int-quantized"}])
 def test_quantised_weights_say_what_works_instead(section: dict[str, Any], config: dict[str, Any]) -> None:
-    scheme = section.get("quant_method") or section["format"]
-    with pytest.raises(ModelLoadError, match=f"quantised by {scheme} are not supported; use the model's unquantised"):
+    scheme = section.get("quant_method") or f"compressed-tensors {section['format']}"
+    with pytest.raises(ModelLoadError, match=rf"quantised by {scheme} are not supported; built are fp8, .* or use the"):
         spec_from_config(config | {"quantization_config": section})
 
 

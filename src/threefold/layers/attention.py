@@ -11,10 +11,12 @@ from typing import Protocol
 import torch
 
 from threefold.kernels.attention import AttentionPlan, PagedAttention, StepBounds
+from threefold.kernels.fp8 import Activations
 from threefold.kernels.kv import KVCache, allocate
 from threefold.kernels.rotary import HeadNorms, Heads, rotate_and_store
 from threefold.layers.linear import ColumnParallelLinear, RowParallelLinear
 from threefold.layers.norm import RMSNorm
+from threefold.layers.quant import QuantScheme
 from threefold.parallel import Group, shard, single_group
 
 __all__ = ["Attention", "AttentionStep", "KVCache", "PagedAttention", "StepBounds", "allocate_kv", "own_heads"]
@@ -88,6 +90,8 @@ class Attention:
         dtype: torch.dtype,
         device: torch.device,
         group: Group,
+        qkv_scheme: QuantScheme | None = None,
+        out_scheme: QuantScheme | None = None,
     ) -> None:
         query_size = heads.num_heads * group.size * heads.head_dim
         kv_size = heads.num_kv_heads * group.size * heads.head_dim
@@ -98,9 +102,17 @@ class Attention:
             dtype=dtype,
             device=device,
             group=group,
+            scheme=qkv_scheme,
         )
         self.out = RowParallelLinear(
-            "o_proj", query_size, hidden_size, has_bias=has_o_bias, dtype=dtype, device=device, group=group
+            "o_proj",
+            query_size,
+            hidden_size,
+            has_bias=has_o_bias,
+            dtype=dtype,
+            device=device,
+            group=group,
+            scheme=out_scheme,
         )
         self.norms: dict[str, RMSNorm] = {}
         head_norms = None
@@ -110,8 +122,8 @@ class Attention:
         self._paged = paged
         self._rotate_and_store = rotate_and_store(heads, head_norms, dtype, device)
 
-    def __call__(self, hidden: torch.Tensor, step: AttentionStep, kv: KVCache) -> torch.Tensor:
-        """[num_tokens, hidden_size] -> the same; writes the tokens' keys and values into kv."""
+    def __call__(self, hidden: Activations, step: AttentionStep, kv: KVCache) -> torch.Tensor:
+        """[num_tokens, hidden_size] -> the same in the model's type; writes the tokens' keys and values into kv."""
         qkv = self.qkv(hidden)
         self._rotate_and_store(qkv, step.angles, step.slots, kv)
         return self.out(self._paged(qkv, kv, step.plan))

@@ -1,47 +1,131 @@
-"""Token embedding and output head, both divided by vocabulary among the ranks."""
+"""Token embedding and output head, both divided by vocabulary among the ranks.
+
+Either is a table [vocabulary, hidden_size], plain or packed; a tied head multiplies with the embedding's own.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 
 from threefold.errors import ModelLoadError
 from threefold.kernels.linear import Product, product
+from threefold.layers.fused import FusedTensor
+from threefold.layers.gguf import GgufScheme, PackedTable
+from threefold.layers.quant import Plain
 from threefold.parallel import Group, shard
+
+
+class Table(Protocol):
+    """One rank's rows."""
+
+    def rows(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """[num_tokens] int64, places in this rank's rows -> [num_tokens, hidden_size]."""
+        ...
+
+    def product(self) -> Product:
+        """Hidden states to logits of this rank's rows. A body that orders weights its own way makes its copy here."""
+        ...
+
+
+class PlainTable:
+    """In the model's own type."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self._weight = weight
+
+    def rows(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Rows as they are."""
+        return F.embedding(token_ids, self._weight)
+
+    def product(self) -> Product:
+        """kernels/linear.py's."""
+        return product(self._weight, None)
+
+
+class _LoadedTable:
+    """A table that comes one tensor at a time."""
+
+    def __init__(
+        self,
+        vocab_size: int,
+        hidden_size: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        group: Group,
+        scheme: GgufScheme | None,
+    ) -> None:
+        own = {"embedding": shard(vocab_size, group, "vocabulary")}
+        self._dtype = dtype
+        self._device = device
+        self._scheme = scheme
+        stored = (Plain() if scheme is None else scheme).stored
+        self._tensors = {
+            kind: FusedTensor(kind, form, own, hidden_size, group, is_by_outputs=True) for kind, form in stored.items()
+        }
+
+    def load(self, kind: str, tensor: torch.Tensor) -> Table | None:
+        """Take the whole model's tensor; the table, once it has all.
+
+        Raises:
+            ModelLoadError: a wrong shape, or a tensor that a table of this kind does not have.
+        """
+        if kind not in self._tensors:
+            raise ModelLoadError(f"an embedding kept so has {', '.join(self._tensors)} and no {kind}")
+        self._tensors[kind].keep("embedding", tensor, self._allocate, self._dtype)
+        tensors = {name: one.tensor for name, one in self._tensors.items() if one.tensor is not None}
+        return self._made(tensors) if len(tensors) == len(self._tensors) else None
+
+    def _allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device=self._device)
+
+    def _made(self, tensors: Mapping[str, torch.Tensor]) -> Table:
+        if self._scheme is None:
+            return PlainTable(tensors["weight"])
+        return PackedTable(self._scheme.weight(tensors), self._dtype)
 
 
 class VocabParallelEmbedding:
     """Rows of the embedding; a rank knows some tokens, the others come to it as zeros and are summed in."""
 
     def __init__(
-        self, vocab_size: int, hidden_size: int, *, dtype: torch.dtype, device: torch.device, group: Group
+        self,
+        vocab_size: int,
+        hidden_size: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        group: Group,
+        scheme: GgufScheme | None = None,
     ) -> None:
         self._num_own = shard(vocab_size, group, "vocabulary")
         self._first = group.rank * self._num_own
         self._group = group
-        self._full_shape = (vocab_size, hidden_size)
-        self._dtype = dtype
-        self._device = device
-        self.weight: torch.Tensor | None = None  # [own tokens, hidden_size]
+        self._loading: _LoadedTable | None = _LoadedTable(
+            vocab_size, hidden_size, dtype=dtype, device=device, group=group, scheme=scheme
+        )
+        self.table: Table | None = None
 
-    def load(self, tensor: torch.Tensor) -> None:
-        """Take the whole embedding, [vocab_size, hidden_size].
+    def load(self, tensor: torch.Tensor, kind: str = "weight") -> None:
+        """Take one of the whole embedding's tensors, of a plain one its only, [vocab_size, hidden_size].
 
         Raises:
-            ModelLoadError: a wrong shape.
+            ModelLoadError: a wrong shape, or a tensor that this embedding does not wait for.
         """
-        self.weight = own_vocabulary(tensor, self._full_shape, self._group).to(
-            device=self._device, dtype=self._dtype, copy=True
-        )
+        self.table, self._loading = _after(self._loading, kind, tensor)
 
     def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
         """[num_tokens] int64 -> [num_tokens, hidden_size]."""
-        assert self.weight is not None, "the embedding was called before its weight was loaded"
+        assert self.table is not None, "the embedding was called before its weight was loaded"
         if self._group.size == 1:
-            return F.embedding(token_ids, self.weight)
+            return self.table.rows(token_ids)
         local = token_ids - self._first
         is_own = (local >= 0) & (local < self._num_own)
-        rows = F.embedding(local.clamp(0, self._num_own - 1), self.weight)
+        rows = self.table.rows(local.clamp(0, self._num_own - 1))
         return self._group.all_reduce(rows * is_own[:, None])
 
 
@@ -49,13 +133,19 @@ class OutputHead:
     """Hidden states to logits."""
 
     def __init__(
-        self, vocab_size: int, hidden_size: int, *, dtype: torch.dtype, device: torch.device, group: Group
+        self,
+        vocab_size: int,
+        hidden_size: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        group: Group,
+        scheme: GgufScheme | None = None,
     ) -> None:
-        shard(vocab_size, group, "vocabulary")
         self._group = group
-        self._full_shape = (vocab_size, hidden_size)
-        self._dtype = dtype
-        self._device = device
+        self._loading: _LoadedTable | None = _LoadedTable(
+            vocab_size, hidden_size, dtype=dtype, device=device, group=group, scheme=scheme
+        )
         self._product: Product | None = None
 
     @property
@@ -63,19 +153,19 @@ class OutputHead:
         """Whether the head has its weight."""
         return self._product is not None
 
-    def load(self, tensor: torch.Tensor) -> None:
-        """Take the whole head, [vocab_size, hidden_size].
+    def load(self, tensor: torch.Tensor, kind: str = "weight") -> None:
+        """Take one of the whole head's tensors, of a plain one its only, [vocab_size, hidden_size].
 
         Raises:
-            ModelLoadError: a wrong shape.
+            ModelLoadError: a wrong shape, or a tensor that this head does not wait for.
         """
-        own = own_vocabulary(tensor, self._full_shape, self._group)
-        self._product = product(own.to(device=self._device, dtype=self._dtype), None)
+        table, self._loading = _after(self._loading, kind, tensor)
+        self._product = None if table is None else table.product()
 
     def tie(self, embedding: VocabParallelEmbedding) -> None:
-        """Use the embedding's own rows. A body that orders weights its own way makes its one copy here."""
-        assert embedding.weight is not None, "the embedding is loaded before the head is tied to it"
-        self._product = product(embedding.weight, None)
+        """Use the embedding's own rows."""
+        assert embedding.table is not None, "the embedding is loaded before the head is tied to it"
+        self._product = embedding.table.product()
 
     def __call__(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """[n, hidden_size] -> [n, vocab_size] float32, in `out` where it is given."""
@@ -85,13 +175,9 @@ class OutputHead:
         return self._group.all_gather(self._product(hidden).float())
 
 
-def own_vocabulary(tensor: torch.Tensor, full_shape: tuple[int, int], group: Group) -> torch.Tensor:
-    """A view of this rank's rows of a [vocab_size, hidden_size] tensor.
-
-    Raises:
-        ModelLoadError: a wrong shape.
-    """
-    if tuple(tensor.shape) != full_shape:
-        raise ModelLoadError(f"an embedding has shape {list(tensor.shape)}, the model needs {list(full_shape)}")
-    own = full_shape[0] // group.size
-    return tensor.narrow(0, group.rank * own, own)
+def _after(loading: _LoadedTable | None, kind: str, tensor: torch.Tensor) -> tuple[Table | None, _LoadedTable | None]:
+    """The table if this was its last tensor, else what still waits for tensors."""
+    if loading is None:
+        raise ModelLoadError(f"tensor {kind} came twice")
+    table = loading.load(kind, tensor)
+    return table, None if table is not None else loading

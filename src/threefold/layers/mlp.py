@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from threefold.kernels.fp8 import Activations
 from threefold.layers.linear import ColumnParallelLinear, RowParallelLinear
+from threefold.layers.quant import QuantScheme
 from threefold.parallel import Group
 
 
@@ -20,6 +22,8 @@ class GatedMLP:
         dtype: torch.dtype,
         device: torch.device,
         group: Group,
+        gate_up_scheme: QuantScheme | None = None,
+        down_scheme: QuantScheme | None = None,
     ) -> None:
         self.gate_up = ColumnParallelLinear(
             {"gate_proj": intermediate_size, "up_proj": intermediate_size},
@@ -29,11 +33,23 @@ class GatedMLP:
             device=device,
             group=group,
             is_gated=True,
+            scheme=gate_up_scheme,
         )
         self.down = RowParallelLinear(
-            "down_proj", intermediate_size, hidden_size, has_bias=has_bias, dtype=dtype, device=device, group=group
+            "down_proj",
+            intermediate_size,
+            hidden_size,
+            has_bias=has_bias,
+            dtype=dtype,
+            device=device,
+            group=group,
+            scheme=down_scheme,
         )
 
-    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[num_tokens, hidden_size] -> the same."""
-        return self.down(self.gate_up(hidden))
+    def link(self) -> None:
+        """Once both products are loaded: let the gate hand on what `down` takes."""
+        self.gate_up.hand_on_to(self.down)
+
+    def __call__(self, hidden: Activations) -> torch.Tensor:
+        """[num_tokens, hidden_size] -> the same in the model's type."""
+        return self.down(self.gate_up.handed_on(hidden))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from threefold.errors import ModelLoadError
+from threefold.kernels.fp8 import Activations, RoundedNorm, Rounding, norm_rounded
 from threefold.kernels.norm import rms_norm
 
 
@@ -16,6 +17,8 @@ class RMSNorm:
         self.weight = torch.empty(width, dtype=dtype, device=device)
         self.is_loaded = False
         self._normalise = rms_norm(self.weight, eps)
+        self._rounded: RoundedNorm | None = None
+        self._more_than = 0
 
     def load(self, tensor: torch.Tensor) -> None:
         """Take the weight, [width].
@@ -27,6 +30,18 @@ class RMSNorm:
             raise ModelLoadError(f"a norm has shape {list(tensor.shape)}, the model needs {list(self.weight.shape)}")
         self.weight.copy_(tensor)
         self.is_loaded = True
+
+    def hand_on_to(self, rounding: Rounding | None) -> None:
+        """How the product after the norm takes its input rounded, for `handed_on`; None = it does not."""
+        if rounding is not None:
+            self._more_than = rounding.more_than
+            self._rounded = norm_rounded(self.weight, self.eps, rounding.inputs)
+
+    def handed_on(self, x: torch.Tensor, residual: torch.Tensor | None) -> Activations:
+        """As a call, and rounded where the product after the norm takes so many tokens rounded."""
+        if self._rounded is None or x.shape[0] <= self._more_than:
+            return self._normalise(x, residual)
+        return self._rounded(x, residual)
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         """Norm of x, or of residual + x, which then is the new residual, in place; [num_tokens, width]."""

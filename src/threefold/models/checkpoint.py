@@ -70,6 +70,13 @@ class Checkpoint:
         wanted = DTYPES[self.spec.dtype] if dtype is None else dtype
         return self.source.read(wanted, torch.device("cpu") if device is None else device)
 
+    def kept_packed(self, dtype: torch.dtype, device: torch.device) -> Checkpoint:
+        """The same model, with weights that stay packed as a GGUF file has them, where products can read them so."""
+        if not isinstance(self.source, GgufWeights) or self.spec.quantization is not None:  # to be quantised otherwise
+            return self
+        source = self.source.kept_packed(dtype, device)
+        return replace(self, spec=source.spec, source=source)
+
     @property
     def plain_tokenizer_facts(self) -> dict[str, Any]:
         """The same as plain data, for `Tokenizer.from_facts` in whatever process."""

@@ -18,20 +18,29 @@ from threefold.layers.embedding import OutputHead, VocabParallelEmbedding
 from threefold.layers.mlp import GatedMLP
 from threefold.layers.norm import RMSNorm
 from threefold.layers.rope import RotaryAngles
+from threefold.models.quantization import layer_schemes, packed_scheme
 from threefold.models.spec import ModelSpec
 from threefold.parallel import Group, single_group
 
+_EMBEDDING, _HEAD = "model.embed_tokens", "lm_head"
 _LAYER_NAME = re.compile(r"model\.layers\.(\d+)\.(.+)")
-_PRODUCT_NAME = re.compile(r"(?:self_attn|mlp)\.(\w+_proj)\.(weight|bias)")
+_PRODUCT_NAME = re.compile(r"(?:self_attn|mlp)\.(\w+_proj)\.(\w+)")
 _NORM_NAME = re.compile(r"(?:self_attn\.)?(\w+norm)\.weight")
 
 
 class DecoderLayer:
     """Norm, attention, norm, MLP, around one residual stream."""
 
-    def __init__(
-        self, spec: ModelSpec, paged: PagedAttention, dtype: torch.dtype, device: torch.device, group: Group
+    def __init__(  # noqa: PLR0917 (a layer of a model on a device)
+        self,
+        spec: ModelSpec,
+        index: int,
+        paged: PagedAttention,
+        dtype: torch.dtype,
+        device: torch.device,
+        group: Group,
     ) -> None:
+        schemes = layer_schemes(spec, index)
         self.attention = Attention(
             paged,
             own_heads(spec.num_heads, spec.num_kv_heads, spec.head_dim, group),
@@ -42,6 +51,8 @@ class DecoderLayer:
             dtype=dtype,
             device=device,
             group=group,
+            qkv_scheme=schemes["q_proj"],
+            out_scheme=schemes["o_proj"],
         )
         self.mlp = GatedMLP(
             spec.hidden_size,
@@ -50,6 +61,8 @@ class DecoderLayer:
             dtype=dtype,
             device=device,
             group=group,
+            gate_up_scheme=schemes["gate_proj"],
+            down_scheme=schemes["down_proj"],
         )
         self.input_norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype, device)
         self.attention_norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype, device)
@@ -79,6 +92,12 @@ class DecoderLayer:
         else:
             raise ModelLoadError("this architecture has no such tensor")
 
+    def link(self) -> None:
+        """Once all is loaded: let each norm and gate hand on what the product after it takes."""
+        self.input_norm.hand_on_to(self.attention.qkv.rounding)
+        self.attention_norm.hand_on_to(self.mlp.gate_up.rounding)
+        self.mlp.link()
+
     @property
     def missing(self) -> list[str]:
         """Tensors that have not arrived."""
@@ -100,9 +119,9 @@ class DecoderLayer:
         Returns:
             What the MLP adds, and the stream without it; the next norm adds them.
         """
-        normed = self.input_norm(hidden, residual)
+        normed = self.input_norm.handed_on(hidden, residual)
         stream = hidden if residual is None else residual
-        normed = self.attention_norm(self.attention(normed, step, kv), stream)
+        normed = self.attention_norm.handed_on(self.attention(normed, step, kv), stream)
         return self.mlp(normed), stream
 
 
@@ -122,13 +141,25 @@ class Decoder:
         self._paged = self._make_attentions(dtype, device, group)
         self._angles = RotaryAngles(spec.rope, spec.head_dim, spec.max_positions, device)
         self._embedding = VocabParallelEmbedding(
-            spec.vocab_size, spec.hidden_size, dtype=dtype, device=device, group=group
+            spec.vocab_size,
+            spec.hidden_size,
+            dtype=dtype,
+            device=device,
+            group=group,
+            scheme=packed_scheme(spec, _EMBEDDING),
         )
         self._layers = [
-            DecoderLayer(spec, self._paged[self._window(i)], dtype, device, group) for i in range(spec.num_layers)
+            DecoderLayer(spec, i, self._paged[self._window(i)], dtype, device, group) for i in range(spec.num_layers)
         ]
         self._norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype, device)
-        self._head = OutputHead(spec.vocab_size, spec.hidden_size, dtype=dtype, device=device, group=group)
+        self._head = OutputHead(
+            spec.vocab_size,
+            spec.hidden_size,
+            dtype=dtype,
+            device=device,
+            group=group,
+            scheme=packed_scheme(spec, _HEAD),
+        )
 
     def _make_attentions(
         self, dtype: torch.dtype, device: torch.device, group: Group
@@ -159,28 +190,30 @@ class Decoder:
                 self._load_one(name, tensor)
             except ModelLoadError as error:
                 raise ModelLoadError(f"{name}: {error}") from error
-        if self.spec.has_tied_head and self._embedding.weight is not None:
+        if self.spec.has_tied_head and self._embedding.table is not None:
             self._head.tie(self._embedding)
         missing = self._missing()
         if missing:
             raise ModelLoadError(f"the checkpoint lacks {len(missing)} tensors, among them {', '.join(missing[:3])}")
+        for layer in self._layers:
+            layer.link()
 
     def _load_one(self, name: str, tensor: torch.Tensor) -> None:
-        layer = _LAYER_NAME.fullmatch(name)
+        layer, (stem, _, kind) = _LAYER_NAME.fullmatch(name), name.rpartition(".")
         if layer is not None and int(layer[1]) < len(self._layers):
             self._layers[int(layer[1])].load(layer[2], tensor)
-        elif name == "model.embed_tokens.weight":
-            self._embedding.load(tensor)
+        elif stem == _EMBEDDING:
+            self._embedding.load(tensor, kind)
         elif name == "model.norm.weight":
             self._norm.load(tensor)
-        elif name != "lm_head.weight":
+        elif stem != _HEAD:
             raise ModelLoadError("this architecture has no such tensor")
         elif not self.spec.has_tied_head:
-            self._head.load(tensor)
+            self._head.load(tensor, kind)
 
     def _missing(self) -> list[str]:
         others = {
-            "model.embed_tokens.weight": self._embedding.weight is not None,
+            "model.embed_tokens.weight": self._embedding.table is not None,
             "model.norm.weight": self._norm.is_loaded,
             "lm_head.weight": self._head.is_loaded or self.spec.has_tied_head,
         }

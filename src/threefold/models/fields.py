@@ -84,6 +84,13 @@ class Fields:
             raise self.fault(name, "must be a token id or a list of them")
         return tuple(listed)
 
+    def strings(self, name: str) -> tuple[str, ...]:
+        """A list of strings; empty when it is absent."""
+        value = self.values.get(name)
+        if value is not None and not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
+            raise self.fault(name, "must be a list of strings")
+        return tuple(value or ())
+
     def section(self, name: str) -> Fields | None:
         """A nested object; None when it is absent or null."""
         value = self.values.get(name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import BinaryIO
 
 import numpy as np
@@ -17,12 +18,15 @@ from gguf.constants import GGMLQuantizationType as Kind
 
 from threefold.errors import ModelLoadError
 from threefold.layers.buffers import fresh_tensor
+from threefold.layers.gguf import PACKINGS, common_packing, fits_records, has_packed_products
 from threefold.models.fields import Fields
+from threefold.models.gguf_blocks import take_apart
 from threefold.models.gguf_file import GgufFile, GgufTensor
+from threefold.models.quantization import FUSED, MODULES
 from threefold.models.registry import check_spec
 from threefold.models.rope import rope_from_gguf
-from threefold.models.shapes import check_shapes, expected_shapes
-from threefold.models.spec import ModelSpec
+from threefold.models.shapes import check_shapes, expected_shapes, tables
+from threefold.models.spec import ModelSpec, Quantization
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 _EMBEDDING = "token_embd.weight"
@@ -155,11 +159,11 @@ class GgufWeights:
 
     def __init__(self, file: GgufFile, spec: ModelSpec) -> None:
         self._file = file
-        self._spec = spec
-        self._names = {name: gguf_name(name) for name in expected_shapes(spec)}
+        self.spec = spec
+        self._names = {name: gguf_name(name) for name in expected_shapes(replace(spec, quantization=None))}
         canonical = {stored: name for name, stored in self._names.items()}
         found = {canonical.get(name, name): item.shape for name, item in file.tensors.items() if name != _FREQ_FACTORS}
-        check_shapes(spec, found, str(file.path))
+        check_shapes(replace(spec, quantization=None), found, str(file.path))
         for name in self._names.values():
             self._check_kind(name, file.tensors[name])
 
@@ -168,23 +172,61 @@ class GgufWeights:
             known = ", ".join(kind.name for kind in _UNPACK)
             raise ModelLoadError(f"{self._file.path}: {name} is packed as {tensor.kind.name}; known types: {known}")
 
+    def kept_packed(self, dtype: torch.dtype, device: torch.device) -> GgufWeights:
+        """The same weights, those left packed that can be multiplied so here; themselves if there are none."""
+        packings = self._packings() if has_packed_products(dtype, device) else {}
+        if not packings:
+            return self
+        quantization = Quantization("gguf", f"GGUF {storage_kind(self._file).name}", "group", packings=packings)
+        return GgufWeights(self._file, replace(self.spec, quantization=quantization))
+
+    def _packings(self) -> dict[str, str]:
+        """What each module can be packed in; products that are computed as one, in one packing or not at all."""
+        modules: list[tuple[str, ...]] = [(name,) for name in tables(self.spec)]
+        for index in range(self.spec.num_layers):
+            names = {part: f"model.layers.{index}.{module}" for part, module in MODULES.items()}
+            modules += [tuple(names.pop(part) for part in together) for together in FUSED]
+            modules += [(name,) for name in names.values()]
+        packings: dict[str, str] = {}
+        for together in modules:
+            stored = [self._file.tensors[self._names[f"{name}.weight"]] for name in together]
+            if all(one.kind.name in PACKINGS and fits_records(*one.shape) for one in stored):
+                packings.update(dict.fromkeys(together, common_packing([one.kind.name for one in stored])))
+        return packings
+
     def read(
         self,
         dtype: torch.dtype,
-        device: torch.device | None = None,  # noqa: ARG002 (unpacked on the host, wherever it goes)
+        device: torch.device | None = None,  # noqa: ARG002 (read on the host, wherever it goes)
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Each weight once, unpacked to `dtype`, on the CPU."""
+        """Each weight once, on the CPU, unpacked to `dtype` where it does not stay packed."""
+        packings = {} if self.spec.quantization is None else self.spec.quantization.packings
         with self._file.path.open("rb") as data:
             for name, stored in self._names.items():
-                yield name, self._read(data, self._file.tensors[stored], dtype, self._is_permuted(name))
+                module = name.removesuffix(".weight")
+                tensor, is_permuted = self._file.tensors[stored], self._is_permuted(name)
+                if name != module and module in packings:
+                    parts = self._read_packed(data, tensor, packings[module], is_permuted)
+                    yield from ((f"{module}.{kind}", part) for kind, part in parts.items())
+                else:
+                    yield name, self._read(data, tensor, dtype, is_permuted)
 
     def _is_permuted(self, name: str) -> bool:
         """True for what llama files store in the order of a rotation over neighbouring pairs."""
-        return self._spec.architecture == "llama" and (".q_proj." in name or ".k_proj." in name)
+        return self.spec.architecture == "llama" and (".q_proj." in name or ".k_proj." in name)
+
+    def _read_packed(
+        self, data: BinaryIO, tensor: GgufTensor, packing: str, is_permuted: bool
+    ) -> dict[str, torch.Tensor]:
+        raw = _read_bytes(data, self._file, tensor.offset_bytes, tensor.num_bytes).reshape(tensor.shape[0], -1)
+        if is_permuted:
+            raw = _unpermute(raw, self.spec.head_dim)
+        parts = take_apart(raw, tensor.kind.name).as_packed_in(packing, tensor.kind.name)
+        return {kind: torch.from_numpy(part) for kind, part in parts._asdict().items() if part is not None}
 
     def _read(self, data: BinaryIO, tensor: GgufTensor, dtype: torch.dtype, is_permuted: bool) -> torch.Tensor:
         out = fresh_tensor(tensor.shape, dtype)
-        head_dim = self._spec.head_dim
+        head_dim = self.spec.head_dim
         # A vector of a llama q or k bias is permuted by elements: one column.
         columns = tensor.shape[-1] if len(tensor.shape) > 1 else 1 if is_permuted else tensor.shape[0]
         rows = out.view(-1, columns)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from threefold.errors import ModelLoadError
 from threefold.models.fields import Fields
+from threefold.models.quantization import read_quantization
 from threefold.models.rope import longest_context, rope_from_config
 from threefold.models.spec import ModelSpec
 
@@ -56,7 +57,6 @@ def spec_from_config(config: Mapping[str, Any], source: str = "config.json") -> 
     """
     fields = Fields(config, source)
     name, family = _family(fields)
-    _refuse_quantised(fields)
     if fields.text("hidden_act", "silu") not in ("silu", "swish"):
         raise fields.fault("hidden_act", "must be silu")
     num_heads = fields.integer("num_attention_heads")
@@ -86,6 +86,7 @@ def spec_from_config(config: Mapping[str, Any], source: str = "config.json") -> 
         sliding_window=window,
         window_layers=window_layers,
         dtype=_dtype(fields),
+        quantization=read_quantization(fields),
         bos_token_id=next(iter(fields.integers("bos_token_id")), None),
         eos_token_ids=fields.integers("eos_token_id"),
     )
@@ -119,16 +120,6 @@ def _family(fields: Fields) -> tuple[str, Family]:
 def _default_kv_heads(fields: Fields, family: Family, num_heads: int) -> int:
     """Silence means the family's number, an explicit null as many as query heads."""
     return num_heads if "num_key_value_heads" in fields.values else family.num_kv_heads or num_heads
-
-
-def _refuse_quantised(fields: Fields) -> None:
-    section = fields.section("quantization_config") or fields.section("compression_config")
-    if section is not None:
-        scheme = section.text("quant_method", section.text("format", "an unnamed scheme"))
-        raise ModelLoadError(
-            f"{fields.source}: weights quantised by {scheme} are not supported; use the model's unquantised "
-            "safetensors (bfloat16, float16, float32) or a GGUF file of it (Q8_0, Q4_K, …)"
-        )
 
 
 def _dtype(fields: Fields) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -28,6 +29,44 @@ class RopeSpec:
     """yarn: rotations below which a frequency is stretched fully."""
     attention_factor: float | None = None
     """yarn: factor on cos and sin; None = 0.1 ln(factor) + 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """How a checkpoint's products are quantised, as data; models/quantization.py reads it and finds the scheme."""
+
+    kind: str
+    """What a user writes: fp8, awq, gptq, …; a key of models/quantization.py's SCHEMES."""
+    source: str
+    """The checkpoint's own words for it, for messages: compressed-tensors float-quantized, fbgemm_fp8, …"""
+    strategy: Literal["tensor", "channel", "block", "group"] = "channel"
+    """What weights share a scale: a matrix, an output, a block of block_size, a group of inputs of one output."""
+    bits: int = 8
+    """Of a weight."""
+    group_size: int = 0
+    """group: inputs a group."""
+    block_size: tuple[int, int] = (0, 0)
+    """block: outputs and inputs a block."""
+    has_zero_points: bool = False
+    """Weights are stored with an offset a group."""
+    has_input_order: bool = False
+    """The group of each input is stored, because inputs may lie in an order of their own (GPTQ's desc_act)."""
+    has_input_scales: bool = False
+    """Activations have a fixed scale for each product, stored; else they are scaled as they come, or not at all."""
+    input_bound: float | None = None
+    """fbgemm: activations are cut at this when they are scaled."""
+    scale_name: str = "weight_scale"
+    """The stored scales' suffix, where checkpoints of one kind differ in it."""
+    is_made_here: bool = False
+    """The checkpoint is plain; weights are quantised while they are loaded."""
+    targets: tuple[str, ...] = ()
+    """Names of the modules that are quantised; empty = all products of the layers."""
+    ignored: tuple[str, ...] = ()
+    """Names of modules left plain: whole, as a dotted piece of a name, or re: and an expression."""
+    packings: Mapping[str, str] = field(default_factory=dict)
+    """gguf: what each module that stays packed is packed in (layers/gguf.py), by its full name; others are plain."""
+    redundant: tuple[str, ...] = ()
+    """Ends of the names of tensors that follow from the rest and are not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +111,8 @@ class ModelSpec:
     """Layers with the sliding window; empty = every layer, when a window is set."""
     dtype: str = "bfloat16"
     """What the checkpoint is stored in."""
-    quantization: str | None = None
-    """Scheme the checkpoint is quantised by, None = none."""
+    quantization: Quantization | None = None
+    """How its products are quantised, None = they are not."""
     bos_token_id: int | None = None
     """Beginning of sequence."""
     eos_token_ids: tuple[int, ...] = ()

@@ -18,8 +18,9 @@ from safetensors import SafetensorError, safe_open
 
 from threefold.errors import ModelLoadError
 from threefold.layers.buffers import fresh_tensor
+from threefold.models.dummy_quantised import dummy_quantised
 from threefold.models.fields import read_json_object
-from threefold.models.shapes import Shape, check_shapes, expected_shapes
+from threefold.models.shapes import Expected, Shape, check_shapes, expected_tensors
 from threefold.models.spec import ModelSpec
 from threefold.models.upload import Stage
 
@@ -27,6 +28,8 @@ SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 _FILE_NAME = re.compile(r"[\w.+ -]+\.safetensors")  # no slash: the index of a stranger stays in its folder
 _DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float32"}
+_FLOATS = (torch.bfloat16, torch.float16, torch.float32)
+_QUANTISED = {torch.float8_e4m3fn: "F8_E4M3", torch.int32: "I32", torch.int8: "I8", torch.uint8: "U8"}
 _CPU = torch.device("cpu")
 _BIAS_SCALE = 0.02
 _BOUND = math.sqrt(3)
@@ -58,7 +61,7 @@ class SafetensorsWeights:
 
     def __init__(self, folder: Path, spec: ModelSpec) -> None:
         self._file_of = _tensor_files(folder)
-        self._expected = expected_shapes(spec)
+        self._expected = expected_tensors(spec)
         shapes: dict[str, Shape] = {}
         for path in dict.fromkeys(self._file_of.values()):
             shapes.update(self._check_file(path))
@@ -74,7 +77,16 @@ class SafetensorsWeights:
     def read(self, dtype: torch.dtype, device: torch.device = _CPU) -> Iterator[tuple[str, torch.Tensor]]:
         """Each weight once; on a CPU a view of the mapped file when it is stored in `dtype`."""
         bring = Stage(device).upload if device.type == "cuda" else _in_host_memory
-        yield from ((name, bring(tensor, dtype)) for name, tensor in self._mapped())
+        for name, tensor in self._mapped():
+            yield name, bring(tensor, self._expected[name].dtype(dtype))
+
+    def matching(self, name: re.Pattern[str]) -> dict[str, torch.Tensor]:
+        """Small tensors beside the weights whose whole names match, as they are stored."""
+        found = {}
+        for matched in (known for known in self._file_of if name.fullmatch(known)):
+            with _opened(self._file_of[matched]) as file:
+                found[matched] = file.get_tensor(matched)
+        return found
 
     def _mapped(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Each weight as it is stored, a view of the file."""
@@ -92,10 +104,18 @@ class SafetensorsWeights:
                     continue
                 part = file.get_slice(name)
                 shapes[name] = tuple(part.get_shape())
-                if name in self._expected and part.get_dtype() not in _DTYPES:
-                    known = ", ".join(_DTYPES)
-                    raise ModelLoadError(f"{path}: {name} is stored as {part.get_dtype()}; known types: {known}")
+                if name in self._expected:
+                    _check_type(f"{path}: {name}", part.get_dtype(), self._expected[name])
         return shapes
+
+
+def _check_type(where: str, stored: str, expected: Expected) -> None:
+    """A plain tensor and a scale may be of any floating type, quantised numbers of their own alone."""
+    kept = expected.dtype(torch.float32)
+    known = tuple(_DTYPES) if kept in _FLOATS else (_QUANTISED[kept],)
+    if stored not in known:
+        is_quantised = "" if expected.form else ", as the configuration leaves it plain"
+        raise ModelLoadError(f"{where} is stored as {stored}; known types: {', '.join(known)}{is_quantised}")
 
 
 def _in_host_memory(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -153,8 +173,12 @@ class DummyWeights:
     def read(self, dtype: torch.dtype, device: torch.device = _CPU) -> Iterator[tuple[str, torch.Tensor]]:
         """Each weight once, made when it is asked for, on a card on the card itself."""
         make = self._from_table(dtype) if device.type == "cpu" else self._by_generator(dtype, device)
-        for name, shape in expected_shapes(self._spec).items():
-            yield name, make(name, shape)
+        for name, expected in expected_tensors(self._spec).items():
+            if expected.is_plain:
+                yield name, make(name, expected.shape)
+            else:
+                generator = torch.Generator(device).manual_seed(_seed_of(self._seed, name))
+                yield name, dummy_quantised(expected, dtype, generator)
 
     def _from_table(self, dtype: torch.dtype) -> Callable[[str, Shape], torch.Tensor]:
         generator = torch.Generator().manual_seed(self._seed)
@@ -167,11 +191,15 @@ class DummyWeights:
         def make(name: str, shape: Shape) -> torch.Tensor:
             if name.endswith("norm.weight"):
                 return torch.ones(shape, dtype=dtype, device=device)
-            generator.manual_seed(zlib.crc32(f"{self._seed} {name}".encode()))
+            generator.manual_seed(_seed_of(self._seed, name))
             bound = _BOUND * _scale(name, shape)
             return torch.empty(shape, dtype=dtype, device=device).uniform_(-bound, bound, generator=generator)
 
         return make
+
+
+def _seed_of(seed: int, name: str) -> int:
+    return zlib.crc32(f"{seed} {name}".encode())
 
 
 def _piece_of_table(name: str, shape: Shape, table: torch.Tensor) -> torch.Tensor:

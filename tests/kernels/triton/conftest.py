@@ -9,6 +9,7 @@ assert "triton" not in sys.modules, "Triton was imported before its interpreter 
 os.environ["TRITON_INTERPRET"] = "1"
 
 import numpy as np  # noqa: E402
+import torch  # noqa: E402
 import triton.language as tl  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 
@@ -27,14 +28,32 @@ _dot = interpreter.InterpreterBuilder.create_dot
 
 
 def _dot_of_bf16(self, a, b, *others):
-    """The interpreter keeps bf16 as bits and would multiply those."""
+    """The interpreter keeps bf16 and FP8 as bits and would multiply those."""
     return _dot(self, _widened(a), _widened(b), *others)
 
 
 def _widened(handle):
+    if handle.dtype.scalar == tl.float8e4nv:
+        wide = torch.from_numpy(handle.data.view(np.uint8)).view(torch.float8_e4m3fn).float()
+        return interpreter.TensorHandle(wide.numpy(), tl.float32)
     if handle.dtype.scalar != tl.bfloat16:
         return handle
     return interpreter.TensorHandle((handle.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
 
 
 interpreter.InterpreterBuilder.create_dot = _dot_of_bf16
+
+_convert = interpreter._convert_float
+_ROUNDED = {tl.bfloat16: (torch.bfloat16, np.uint16), tl.float8e4nv: (torch.float8_e4m3fn, np.uint8)}
+
+
+def _convert_rounding(source, source_dtype, dtype, mode):
+    """The interpreter cuts digits off where a card rounds to the nearest."""
+    if source_dtype != tl.float32 or dtype not in _ROUNDED:
+        return _convert(source, source_dtype, dtype, mode)
+    kind, bits = _ROUNDED[dtype]
+    wide = torch.from_numpy(np.array(source, dtype=np.float32))
+    return wide.to(kind).view(torch.uint8).numpy().view(bits).reshape(np.shape(source))
+
+
+interpreter._convert_float = _convert_rounding

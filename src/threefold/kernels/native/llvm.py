@@ -107,6 +107,13 @@ def dot(builder: Any, total: Any, left: Any, right: Any, size: int) -> Any:
     return total
 
 
+def floats_at(builder: Any, address: Any, size: int) -> Any:
+    """16 numbers of `size` bytes, float32 or bf16, as float32."""
+    if size == WORD_BYTES:
+        return load(builder, address, VF32, size)
+    return low_halves(builder, builder.zext(load(builder, address, VI16, size), VI32))
+
+
 def low_halves(builder: Any, words: Any) -> Any:
     """The bf16 in the lower half of each word, as float32."""
     return builder.bitcast(builder.shl(words, ints(16)), VF32)
@@ -125,6 +132,11 @@ def to_bf16(builder: Any, vector: Any) -> Any:
     is_odd = builder.and_(builder.lshr(bits, ints(16)), ints(1))
     rounded = builder.add(bits, builder.add(is_odd, ints(0x7FFF)))
     return builder.trunc(builder.lshr(rounded, ints(16)), VI16)
+
+
+def dot_bytes(builder: Any, total: Any, left: Any, right: Any) -> Any:
+    """Total + left · right in whole numbers, word by word; left holds bytes without a sign. Needs avx512vnni."""
+    return call(builder, "llvm.x86.avx512.vpdpbusd.512", VI32, [total, left, right])
 
 
 def exp2(builder: Any, x: Any) -> Any:

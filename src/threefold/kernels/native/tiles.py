@@ -53,7 +53,7 @@ def add_products(builder: Any, totals: list[Any], scalars: list[Any], vectors: l
             builder.store(llvm.dot(builder, builder.load(total), row, word, size), total)
 
 
-def _prefetch(builder: Any, address: Any) -> None:
+def prefetch(builder: Any, address: Any) -> None:
     """Start fetching a cache line."""
     place = builder.inttoptr(address, llvm.I8.as_pointer())
     llvm.call(builder, "llvm.prefetch.p0", ir.VoidType(), [place, llvm.I32(0), llvm.I32(3), llvm.I32(1)])
@@ -65,7 +65,7 @@ def _fetch_ahead(builder: Any, ahead: Any, places: list[Any], skip: Any, lines: 
         for place in places:
             start = builder.add(llvm.load(builder, place, llvm.I64, _ADDRESS_BYTES), skip)
             for line in lines:
-                _prefetch(builder, llvm.offset(builder, start, line))
+                prefetch(builder, llvm.offset(builder, start, line))
 
 
 def _store_totals(builder: Any, totals: list[Any], out: Any, num_columns: int, row_bytes: int) -> None:

@@ -156,9 +156,7 @@ def load(_context: Any, _address: Any, size: Any) -> Any:
     num_bytes = size.literal_value
 
     def emit(builder: Any, address: Any, _size: Any) -> Any:
-        if num_bytes == WORD_BYTES:
-            return llvm.load(builder, address, llvm.VF32, WORD_BYTES)
-        return llvm.low_halves(builder, builder.zext(llvm.load(builder, address, llvm.VI16, num_bytes), llvm.VI32))
+        return llvm.floats_at(builder, address, num_bytes)
 
     return define(f32x16, [types.int64, size], emit)
 

@@ -40,6 +40,21 @@ class ProductSizes(NamedTuple):
     num_stages: int
 
 
+class ManySizes(NamedTuple):
+    """How a product of many tokens is cut: bound by the tensor cores."""
+
+    block_m: int
+    """Tokens of a program."""
+    block_n: int
+    """Outputs of a program."""
+    block_k: int
+    """Inputs a step of the loop takes."""
+    num_warps: int
+    num_stages: int
+    group_m: int = 8
+    """Neighbouring programs go through so many tiles of tokens before the next outputs."""
+
+
 _DECODE = {  # (padded head width, bytes of a number of the cache)
     (64, 1): DecodeSizes(64, 4, 4, 1056),
     (64, 2): DecodeSizes(64, 4, 4, 1056),
@@ -57,6 +72,7 @@ _WIDE_PROMPT = PromptSizes(64, 32, 4, 2)
 _NARROW = 64
 _SHORT = 1024
 _VOCABULARY = 32768
+_ONE_TILE = 16
 
 
 def decode_sizes(padded_width: int, kv_bytes: int) -> DecodeSizes:
@@ -76,3 +92,32 @@ def product_sizes(num_outputs: int, num_inputs: int, *, is_gated: bool) -> Produ
     if num_outputs >= _VOCABULARY:
         return ProductSizes(32, 256, 4, 3)
     return ProductSizes(16, 128, 4, 4) if num_inputs < _SHORT else ProductSizes(16, 256, 2, 4)
+
+
+def fp8_product_sizes(num_outputs: int, num_inputs: int, *, is_gated: bool, num_tokens: int) -> ProductSizes:
+    """Sizes for so many of a few tokens with a weight of bytes; `bench.kernels_fp8` measures them again."""
+    if num_inputs < _SHORT:
+        return ProductSizes(16, 128, 2, 5)
+    if is_gated or num_outputs >= _VOCABULARY:
+        return ProductSizes(32, 256, 4, 4)
+    # x takes as much shared memory as the weight, and with more tokens the room for steps under way.
+    return ProductSizes(16, 512, 2, 4) if num_tokens <= _ONE_TILE else ProductSizes(16, 256, 2, 5)
+
+
+def fp8_block_sizes(block_inputs: int, *, is_gated: bool) -> ProductSizes:
+    """The same where scales are by block: a step stays in one block."""
+    block_k = power_within(block_inputs, 128)
+    return ProductSizes(32, block_k, 4, 6) if is_gated else ProductSizes(16, block_k, 2, 6)
+
+
+def fp8_many_sizes(num_tokens: int, block_inputs: int | None) -> ManySizes:
+    """Sizes for many tokens, FP8 with FP8."""
+    block_k = 128 if block_inputs is None else power_within(block_inputs, 128)
+    if num_tokens <= 64:
+        return ManySizes(64, 64, block_k, 4, 4)
+    return ManySizes(64, 128, block_k, 4, 4) if num_tokens <= 512 else ManySizes(128, 128, block_k, 8, 3)
+
+
+def power_within(number: int, most: int) -> int:
+    """The largest power of two that divides a number, up to `most`."""
+    return min(number & -number, most)

@@ -1,0 +1,46 @@
+"""What both bodies of packed 4-bit weights do with a tile: values to numbers, and what to take off and multiply with.
+
+Two values become two numbers of 16 bits with one and-or: their bits are set into the mantissa of a power of two. The
+order of units and of scales is kernels/int4.py's.
+"""
+# Triton brings no types, so its decorator hides those of the functions below.
+# mypy: disable-error-code="untyped-decorator,no-untyped-def"
+# ruff: noqa: N803, PLR0917 (constants of compiled bodies come last, in capitals)
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+def _spread(offset_bits: str) -> str:
+    """Two units in one register to four pairs of numbers: the lowest, second, third, highest value of each."""
+    lines = ["{ .reg .b32 t;"]
+    for place in range(4):
+        source = "$4"
+        if place:
+            lines.append(f"shr.u32 t, $4, {4 * place};")
+            source = "t"
+        lines.append(f"lop3.b32 ${place}, {source}, 0x000F000F, {offset_bits}, 0xEA;")  # (source & mask) | bits
+    return " ".join([*lines, "}"])
+
+
+_SPREAD_BF16 = tl.constexpr(_spread("0x43004300"))
+_SPREAD_FP16 = tl.constexpr(_spread("0x64006400"))
+
+
+@triton.jit
+def spread(units, dtype: tl.constexpr):
+    """A tile of units to four tiles of numbers, each an offset plus a value (kernels/int4.py: OFFSETS)."""
+    text: tl.constexpr = _SPREAD_BF16 if dtype == tl.bfloat16 else _SPREAD_FP16
+    a, b, c, d = tl.inline_asm_elementwise(text, "=r,=r,=r,=r,r", [units], is_pure=True, pack=2,
+                                           dtype=(tl.int16, tl.int16, tl.int16, tl.int16))  # fmt: skip
+    return (a.to(dtype, bitcast=True), b.to(dtype, bitcast=True), c.to(dtype, bitcast=True),
+            d.to(dtype, bitcast=True))  # fmt: skip
+
+
+@triton.jit
+def scale_and_zero(scale_zeros_ptr, group, outputs, is_output, NUM_ROWS: tl.constexpr, dtype: tl.constexpr):
+    """Of one group, [BLOCK_N, 1] each."""
+    both = tl.load(scale_zeros_ptr + group * NUM_ROWS + outputs, mask=is_output, other=0)[:, None]
+    return both.to(tl.int16).to(dtype, bitcast=True), (both >> 16).to(tl.int16).to(dtype, bitcast=True)

@@ -1,0 +1,113 @@
+"""Products with packed 4-bit weights, through Triton's interpreter, against float32."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from threefold.kernels.int4 import Int4Weight, dequantize, int4_product_reference, pack
+from threefold.kernels.triton import int4, int4_dequantize
+from threefold.kernels.triton.int4 import tiled_body
+from threefold.kernels.triton.int4_dequantize import dequantize_piece, dequantizing_body
+from threefold.kernels.triton.int4_tables import MAX_FEW_TOKENS, Int4Sizes, int4_sizes
+
+
+@triton.jit
+def _plain_spread(units, dtype: tl.constexpr):
+    """What the assembly does, in words that the interpreter knows; float16's offset."""
+    a, b, c, d = units & 15, (units >> 4) & 15, (units >> 8) & 15, (units >> 12) & 15
+    return (
+        (a | 0x6400).to(dtype, bitcast=True),
+        (b | 0x6400).to(dtype, bitcast=True),
+        (c | 0x6400).to(dtype, bitcast=True),
+        (d | 0x6400).to(dtype, bitcast=True),
+    )
+
+
+@pytest.fixture(autouse=True)
+def _no_assembly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(int4, "spread", _plain_spread)
+    monkeypatch.setattr(int4_dequantize, "spread", _plain_spread)
+
+
+def random_weight(num_outputs: int, num_inputs: int, group_size: int) -> Int4Weight:
+    torch.manual_seed(num_outputs + num_inputs)
+    groups = num_inputs // group_size
+    return Int4Weight(
+        torch.randint(0, 16, (num_outputs, num_inputs), dtype=torch.uint8),
+        (torch.rand(num_outputs, groups) + 0.5).half() / 16,
+        torch.randint(0, 17, (num_outputs, groups), dtype=torch.uint8),
+        group_size,
+    )
+
+
+@pytest.mark.parametrize("is_gated", [False, True])
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(
+    ("num_tokens", "num_outputs", "num_inputs", "group_size", "sizes"),
+    [
+        (1, 32, 512, 128, Int4Sizes(8, 16, 64, 1, 3)),  # whole wide chunks
+        (5, 40, 256, 64, Int4Sizes(8, 16, 32, 1, 3)),  # half chunks, outputs that fill no tile
+        (17, 32, 160, 32, Int4Sizes(16, 16, 64, 1, 3)),  # narrow chunks, the last one short, two tiles of tokens
+        (3, 32, 768, 768, Int4Sizes(8, 16, 64, 1, 3)),  # one group an output
+        (3, 32, 96, 96, Int4Sizes(8, 16, 64, 1, 3)),  # the same, within one short chunk
+        (9, 40, 768, 128, Int4Sizes(8, 16, 64, 1, 3, num_splits=2)),  # splits of unequal length
+        (2, 40, 512, 128, Int4Sizes(8, 32, 32, 1, 3, num_splits=3)),
+    ],
+)
+def test_tiles(
+    num_tokens: int, num_outputs: int, num_inputs: int, group_size: int, sizes: Int4Sizes, has_bias: bool,
+    is_gated: bool,
+) -> None:  # fmt: skip
+    weight = random_weight(num_outputs, num_inputs, group_size)
+    x = torch.randn(num_tokens, num_inputs).half()
+    bias = torch.randn(num_outputs).half() if has_bias else None
+
+    got = tiled_body(pack(weight, torch.float16), bias, is_gated=is_gated)(x, sizes)
+
+    right = int4_product_reference(x, weight, bias, is_gated=is_gated)
+    assert got.shape == right.shape
+    assert (got.float() - right).norm() <= 2e-3 * right.norm()
+
+
+@pytest.mark.parametrize(("num_outputs", "num_inputs", "group_size"), [(40, 512, 128), (24, 160, 32), (16, 96, 96)])
+def test_pieces_are_the_weight(num_outputs: int, num_inputs: int, group_size: int) -> None:
+    weight = random_weight(num_outputs, num_inputs, group_size)
+    piece = torch.full((num_outputs - 8, num_inputs), float("nan"), dtype=torch.float16)
+
+    dequantize_piece(pack(weight, torch.float16), 8, piece)
+
+    torch.testing.assert_close(piece.float(), dequantize(weight)[8:], rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("is_gated", [False, True])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_many_tokens_in_pieces(has_bias: bool, is_gated: bool) -> None:
+    weight = random_weight(600, 128, 32)  # pieces of 256 outputs, the last one short
+    x = torch.randn(3, 128).half()
+    bias = torch.randn(600).half() if has_bias else None
+
+    got = dequantizing_body(pack(weight, torch.float16), bias, is_gated=is_gated, piece_bytes=1)(x)
+
+    right = int4_product_reference(x, weight, bias, is_gated=is_gated)
+    assert got.shape == right.shape
+    assert (got.float() - right).norm() <= 2e-3 * right.norm()
+
+
+def test_sizes_fill_the_card_and_end_where_dequantising_pays() -> None:
+    few, some, many = (int4_sizes(num, 4096, 48, is_gated=False) for num in (1, 256, 8192))
+
+    assert few is not None and few.block_tokens == 8
+    assert some is not None and some.num_splits == 2  # 64 tiles on 132 multiprocessors
+    assert many is None
+
+
+@pytest.mark.parametrize("is_gated", [False, True])
+@pytest.mark.parametrize("num_outputs", [512, 1024, 4096, 12288])
+def test_few_tokens_are_summed_in_one_order(num_outputs: int, is_gated: bool) -> None:
+    cuts = [int4_sizes(num, num_outputs, 48, is_gated=is_gated) for num in range(1, MAX_FEW_TOKENS + 1)]
+
+    assert len({(cut.block_units, cut.num_splits) for cut in cuts if cut is not None}) == 1
+    assert max(cut.block_outputs for cut in cuts if cut is not None) < 64

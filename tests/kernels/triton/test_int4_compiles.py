@@ -1,0 +1,64 @@
+"""Bodies for packed 4-bit weights compile for a Hopper card where there is none, within its shared memory, and keep
+weights in registers on their way to the tensor cores.
+
+In a process of its own, because Triton's interpreter cannot be switched off again.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from threefold.kernels.triton import int4, int4_dequantize
+from threefold.kernels.triton.int4_tables import int4_sizes
+
+MOST_SHARED_BYTES = 227 << 10
+
+def check(body, warps, stages, constants, name, **types):
+    signature = {argument: types.get(argument, "constexpr") for argument in body.arg_names}
+    aligned = {(i,): [["tt.divisibility", 16]] for i, a in enumerate(body.arg_names) if signature[a].startswith("*")}
+    source = ASTSource(body, signature, constants, aligned)
+    options = {"num_warps": warps, "num_stages": stages}
+    binary = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    assert len(binary.asm["cubin"]) > 0
+    assert binary.metadata.shared <= MOST_SHARED_BYTES, (name, binary.metadata.shared)
+    print(name)
+    return binary
+
+pointers = dict(x_ptr="*bf16", units_ptr="*i16", scale_zeros_ptr="*i32", bias_ptr="*bf16", num_tokens="i32")
+for is_gated in (False, True):
+    for num_tokens in (1, 256):
+        sizes = int4_sizes(num_tokens, 4096, 16, is_gated=is_gated)
+        constants = {"NUM_OUTPUTS": 4096, "NUM_INPUTS": 4096, "NUM_CHUNKS": 16, "UNITS": 64, "GROUP": 128}
+        constants |= {"HAS_BIAS": True, "IS_GATED": is_gated, "SPLITS": sizes.num_splits, "AHEAD": 4, "OVERLAPS": True}
+        constants |= {"BLOCK_M": sizes.block_tokens, "BLOCK_N": sizes.block_outputs, "BLOCK_U": sizes.block_units}
+        constants |= {"EVICTION": "evict_first"}
+        out = "*fp32" if sizes.num_splits > 1 else "*bf16"
+        name = f"tiles-{num_tokens}-{is_gated}"
+        binary = check(int4._tiled, sizes.num_warps, sizes.num_stages, constants, name, out_ptr=out, **pointers)
+        loop = binary.asm["ttgir"].split("scf.for")[1].split("scf.yield")[0]
+        assert "ttg.local_alloc" not in loop, name  # nothing is written to shared memory but by copies
+constants = {"NUM_OUTPUTS": 4096, "HAS_BIAS": True, "IS_GATED": True, "SPLITS": 3, "BLOCK": 1024, "OVERLAPS": True}
+check(int4._add_splits, 4, 1, constants, "splits", parts_ptr="*fp32", out_ptr="*bf16", bias_ptr="*bf16",
+      num_tokens="i32")
+constants = {"NUM_ROWS": 4096, "NUM_INPUTS": 4096, "UNITS": 64, "GROUP": 128, "BLOCK_N": 16}
+check(int4_dequantize._dequantize, 4, 1, constants, "pieces", units_ptr="*i16", scale_zeros_ptr="*i32",
+      out_ptr="*fp16", first_output="i32", num_outputs="i32")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Triton's compiler comes for Linux")
+def test_bodies_compile_for_a_card(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(done.stdout.split()) == 6
