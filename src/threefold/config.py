@@ -58,7 +58,7 @@ class CacheConfig:
     num_blocks: int | None = None
     """Exact number of blocks, for tests of preemption; None = from the memory."""
     kv_cache_dtype: str = "auto"
-    """auto = the model's dtype."""
+    """auto = the model's dtype; fp8 or fp8_e4m3 = half of that, on a card."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,14 @@ class SpeculationConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SloConfig:
+    """Latency targets that the engine holds."""
+
+    targets: tuple[tuple[str, float], ...] = ()
+    """(name, milliseconds): ttft, of the first token; tpot, of the mean time between tokens."""
+
+
+@dataclass(frozen=True, slots=True)
 class ParallelConfig:
     """How many cards one model is spread over."""
 
@@ -144,6 +152,8 @@ class EngineConfig:
     """Batching."""
     speculation: SpeculationConfig = SpeculationConfig()
     """Drafts."""
+    slo: SloConfig = SloConfig()
+    """Latency targets."""
     parallel: ParallelConfig = ParallelConfig()
     """Cards."""
     device: DeviceConfig = DeviceConfig()

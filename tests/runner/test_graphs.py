@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
@@ -32,11 +35,17 @@ class CountingModel:
 
 
 @pytest.fixture
-def graphs(rows):
+def max_prompt_tokens():
+    """Of steps with prompts that get a graph; some tests have more."""
+    return 0
+
+
+@pytest.fixture
+def graphs(rows, max_prompt_tokens):
     model, capture = CountingModel(), FakeCapture()
     device_rows = DeviceRows(4, rows.block_tables.shape[1], CPU)
     staging, runner = Staging(64, 4, CPU), ModelRunner(model, [])
-    limits = GraphLimits(max_rows=4, max_draft=3, max_context=40, vocab_size=VOCAB)
+    limits = GraphLimits(4, max_draft=3, max_context=40, vocab_size=VOCAB, max_prompt_tokens=max_prompt_tokens)
     forward = GraphForward(runner, staging, device_rows, StagedForward(runner, staging, device_rows), limits)
     report = forward.capture(capture)
     model.sizes.clear()
@@ -87,6 +96,48 @@ def test_a_step_runs_at_the_next_size(graphs, step, num_new, size):
         assert device_rows.last_tokens[arrays.row_ids].tolist() == [num + 1 for num in num_new]
 
 
+@pytest.mark.parametrize("max_prompt_tokens", [23])
+@pytest.mark.parametrize(
+    ("num_new", "size"),
+    [
+        ((5, 1), (8, 4, 8, 40)),
+        ((5, 1, 1, 7), (16, 4, 16, 40)),
+        ((9,), (12, 4, 12, 40)),
+        ((17,), (17, 1, 17, 17)),  # more tokens than any graph
+        ((4, 2), (8, 4, 4, 40)),  # drafts may be so long: no prompt
+    ],
+)
+def test_a_step_with_prompts_runs_at_the_next_size(graphs, step, num_new, size):
+    forward, model, capture, report, device_rows = graphs
+    assert report.num_graphs == 3 + 5 + 5
+    arrays = step(*num_new)
+    found = forward.run(arrays, len(num_new))
+    assert model.sizes == [size]
+    assert capture.num_replays == (size[3] == 40)
+    assert found.logits.argmax(-1).tolist() == [num + 1 for num in num_new]
+    if capture.num_replays:
+        assert found.keep_rows.tolist() == arrays.keep_rows.tolist()
+        assert device_rows.last_tokens[arrays.row_ids].tolist() == [num + 1 for num in num_new]
+
+
+@pytest.mark.parametrize("max_prompt_tokens", [16])
+def test_a_prompts_chunk_of_which_nobody_wants_a_token(graphs, step):
+    forward, _, capture, _, _ = graphs
+    found = forward.run(step(9, wants=False), 0)
+    assert capture.num_replays == 1
+    assert found.logits is None
+
+
+@pytest.mark.parametrize("max_prompt_tokens", [16])
+def test_a_step_with_prompts_that_wants_more_logits_than_rows_runs_as_it_is(graphs, step):
+    forward, _, capture, _, _ = graphs
+    arrays = step(6, 1)
+    arrays = replace(arrays, logit_tokens=np.arange(7), keep_rows=np.full(7, 4))
+    found = forward.run(arrays, 7)
+    assert capture.num_replays == 0
+    assert found.logits.argmax(-1).tolist() == [2, 3, 4, 5, 6, 7, 2]
+
+
 def test_hidden_states_for_prompt_logprobs_come_without_a_graph(graphs, step):
     forward, _, capture, _, _ = graphs
     found = forward.run(step(2, 1), 1)
@@ -112,4 +163,5 @@ def test_logits_bound_the_sizes():
 
 def test_more_graphs_are_expected_to_take_more():
     plain, drafting = GraphLimits(64, 0, 512, 1000), GraphLimits(64, 5, 512, 1000)
-    assert 0 < expected_bytes(plain, 1000) < expected_bytes(drafting, 1000)
+    prompting = replace(drafting, max_prompt_tokens=1024)
+    assert 0 < expected_bytes(plain, 1000) < expected_bytes(drafting, 1000) < expected_bytes(prompting, 1000)

@@ -24,7 +24,7 @@ SPEC = ModelSpec(
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn])
 def test_the_pool_is_as_large_as_its_blocks(dtype):
     pool = allocate_pool(SPEC, 10, 16, dtype, CPU)
     assert len(pool) == SPEC.num_layers

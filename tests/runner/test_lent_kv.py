@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from threefold.errors import ConfigError
+from threefold.kernels.kv import FP8
 from threefold.layers.attention import allocate_kv
 from threefold.models.spec import ModelSpec
 from threefold.runner.lent_kv import lent_kv
@@ -33,12 +34,13 @@ SHAPES = [  # KV heads, head width and layers of the draft model
 ]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, FP8])
 @pytest.mark.parametrize(("num_kv_heads", "head_dim", "num_layers"), SHAPES)
 def test_what_is_written_to_lent_blocks_is_read_back_and_nothing_else_changes(
-    num_kv_heads: int, head_dim: int, num_layers: int
+    num_kv_heads: int, head_dim: int, num_layers: int, dtype: torch.dtype
 ) -> None:
     draft = replace(BASE, num_kv_heads=num_kv_heads, head_dim=head_dim, num_layers=num_layers)
-    kv = allocate_kv(BASE, 12, 4, torch.float32, torch.device("cpu"))
+    kv = allocate_kv(BASE, 12, 4, dtype, torch.device("cpu"))
     for cache in kv:
         cache.keys.fill_(7.0)
         cache.values.fill_(7.0)
@@ -49,7 +51,8 @@ def test_what_is_written_to_lent_blocks_is_read_back_and_nothing_else_changes(
     assert len(units) == len(block_ids) * lent.units_per_block == len(set(units))
 
     slots = torch.tensor([unit * 4 + i for unit in units for i in range(4)])
-    written = [torch.randn(2, num_tokens, num_kv_heads, head_dim) for _ in range(num_layers)]
+    shape = (2, num_tokens, num_kv_heads, head_dim)
+    written = [torch.randn(shape).to(dtype).float() for _ in range(num_layers)]
     for cache, (keys, values) in zip(lent.caches, written, strict=True):
         cache.write(slots, keys, values)
 
@@ -59,8 +62,8 @@ def test_what_is_written_to_lent_blocks_is_read_back_and_nothing_else_changes(
         assert torch.equal(read_values, values)
     others = [block for block in range(12) if block not in block_ids]
     for cache in kv:
-        assert (cache.keys[others] == 7.0).all()
-        assert (cache.values[others] == 7.0).all()
+        assert (cache.keys.float()[others] == 7.0).all()
+        assert (cache.values.float()[others] == 7.0).all()
 
 
 def test_a_draft_model_that_is_too_large_is_refused_by_name() -> None:

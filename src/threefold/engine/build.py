@@ -21,11 +21,13 @@ from threefold.engine.draft_pair import share_memory
 from threefold.engine.fit import memory_facts, memory_wishes, step_peak
 from threefold.engine.loaded import LoadedEngine, trial_reasons, try_draft
 from threefold.engine.loop import BuiltEngine
-from threefold.engine.opened import Opened, num_parameters, open_engine
+from threefold.engine.opened import Opened, open_engine, weights_bytes
 from threefold.engine.outputs import EngineInfo
+from threefold.engine.targets import hold_targets
 from threefold.models.decoder import Decoder
 from threefold.parallel import single_group
 from threefold.runner.kv_pool import allocate_pool
+from threefold.runner.kv_scales import scale_kv
 from threefold.runner.memory import check_weights_fit, plan_memory
 from threefold.sample.draw import warm_up
 from threefold.text.tokenizer import Tokenizer
@@ -44,7 +46,9 @@ def build_engine(config: EngineConfig) -> BuiltEngine:
     """
     loaded = load_engine(config)
     policy, reason = loaded.policy(config.speculation)
-    return BuiltEngine(loaded.core(config.speculation, policy), loaded.info(reason, *trial_reasons(loaded)))
+    slo, slo_reasons = hold_targets(loaded, policy)
+    core = loaded.core(config.speculation, policy, slo)
+    return BuiltEngine(core, loaded.info(reason, *trial_reasons(loaded), *slo_reasons))
 
 
 def load_engine(config: EngineConfig) -> LoadedEngine:
@@ -55,20 +59,22 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
     """
     opened = open_engine(config)
     free_bytes = opened.device.free_bytes()
-    check_weights_fit(free_bytes, num_parameters(opened) * opened.dtype.itemsize)
+    check_weights_fit(free_bytes, weights_bytes(opened))
     decoder = _load(opened)
     draft = opened.draft.load(opened.dtype, opened.device) if opened.draft is not None else None
     facts = memory_facts(opened, free_bytes, *step_peak(opened, decoder))
     plan = plan_memory(facts, memory_wishes(opened))
     device = opened.device.torch_device
     opened.device.release_unused()
-    kv = allocate_pool(opened.spec, plan.num_blocks, config.cache.block_size, opened.dtype, device)
+    kv = allocate_pool(opened.spec, plan.num_blocks, config.cache.block_size, opened.kv_dtype, device)
+    scale_kv(kv, opened.checkpoint, decoder, opened.dtype, opened.device)
     if not opened.device.is_gpu:
         warm_up()
     loaded = LoadedEngine(opened, decoder, kv, plan, card_steps(opened, decoder, kv, plan))
     if opened.draft is None or draft is None:
         return loaded
     shared = share_memory(opened.draft, draft, kv)
+    scale_kv(shared.kv.caches, opened.draft.checkpoint, draft, opened.dtype, opened.device)
     if opened.device.is_gpu:
         shared = draft_on_card(opened, shared, plan)
     loaded = replace(loaded, draft=shared)

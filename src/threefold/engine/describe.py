@@ -10,6 +10,7 @@ from pathlib import Path
 from threefold.engine.opened import Opened
 from threefold.engine.outputs import EngineInfo
 from threefold.engine.resolve import Reason
+from threefold.kernels.fp8 import keeps_fp8
 from threefold.models.checkpoint import read_generation_defaults
 from threefold.runner.memory import MemoryPlan
 from threefold.text.tokenizer import Tokenizer
@@ -22,12 +23,23 @@ def decided(opened: Opened, plan: MemoryPlan) -> list[Reason]:
     stepped = {line.name: Reason(*line) for line in plan.lines}
     reasons = [
         Reason("model", opened.model_name, f"{spec.architecture}, {size}, {checkpoint.storage}"),
+        *_quantised(opened),
         Reason("device", opened.device.name, "found" if opened.config.device.device == "auto" else "as asked"),
         *(stepped.pop(reason.name, reason) for reason in opened.limits.reasons),
         *stepped.values(),
     ]
     prefix = "on" if opened.config.cache.enable_prefix_caching else "off"
     return [*reasons, Reason("prefix caching", prefix, "default" if prefix == "on" else "as asked")]
+
+
+def _quantised(opened: Opened) -> list[Reason]:
+    quantization = opened.spec.quantization
+    if quantization is None:
+        return []
+    why = quantization.source
+    if quantization.kind == "fp8" and not keeps_fp8(opened.dtype, opened.device.torch_device):
+        why += f"; weights become {opened.limits.dtype} when they are loaded, as here nothing multiplies FP8 faster"
+    return [Reason("quantization", quantization.kind, why)]
 
 
 def describe(opened: Opened, plan: MemoryPlan, reasons: list[Reason]) -> EngineInfo:

@@ -40,6 +40,7 @@ from threefold.runner.worker import Worker
 from threefold.sample.sampler import Sampler
 from threefold.sample.verify import Acceptance, ExactAcceptance, SyntheticAcceptance
 from threefold.schedule.scheduler import Scheduler
+from threefold.schedule.slo import Slo
 
 _MATCHERS: dict[str, Callable[[SpeculationConfig], Drafter]] = {
     "ngram": lambda asked: NgramDrafter(asked.prompt_lookup_min, asked.prompt_lookup_max),
@@ -80,9 +81,10 @@ class LoadedEngine:
             for _ in range(3):  # one reading alone would hardly move a curve that knows nothing of drafting
                 curve.observe_draft(1, self.trial.max_draft, self.trial.max_draft, self.trial.draft_ms)
         reason = Reason("speculation", what, f"as far as it pays; {source}")
-        return Controller(curve, speculation.num_speculative_tokens), reason
+        has_rounds = speculation.uses_draft_model
+        return Controller(curve, speculation.num_speculative_tokens, has_rounds=has_rounds), reason
 
-    def core(self, speculation: SpeculationConfig, policy: DraftPolicy) -> EngineCore:
+    def core(self, speculation: SpeculationConfig, policy: DraftPolicy, slo: Slo | None = None) -> EngineCore:
         """A fresh scheduler, cache, worker and drafters; speculation may draft no more than was planned for."""
         config = self.opened.config
         scheduler = Scheduler(
@@ -94,6 +96,7 @@ class LoadedEngine:
             policy=config.scheduler.policy,
             seed=config.model.seed,
             lent_block_tokens=_lent_block_tokens(self, speculation),
+            slo=slo,
         )
         executor = LocalExecutor(_make_worker(self, speculation))
         vocab_size, is_gpu = self.opened.spec.vocab_size, self.opened.device.is_gpu
@@ -113,6 +116,7 @@ def _cost_curve(loaded: LoadedEngine) -> tuple[CostCurve, str]:
             "model": repr(opened.spec),
             "storage": opened.checkpoint.storage,
             "dtype": opened.limits.dtype,
+            "kv_cache_dtype": opened.limits.kv_cache_dtype,
             "device": opened.device.name,
             "max_num_seqs": plan.max_num_seqs,
             "max_num_batched_tokens": opened.limits.max_num_batched_tokens,

@@ -5,7 +5,7 @@ Knows nothing about memory or steps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -13,9 +13,13 @@ from threefold.config import EngineConfig
 from threefold.engine.draft_pair import OpenedDraft, open_draft
 from threefold.engine.resolve import Facts, Limits, resolve_limits
 from threefold.errors import ConfigError
+from threefold.kernels.kv import FP8
 from threefold.kernels.linear import preferred_cpu_dtype
 from threefold.models.checkpoint import DTYPES, Checkpoint, open_checkpoint
+from threefold.models.kv_scales import checkpoint_kv_scales
 from threefold.models.locate import locate_model
+from threefold.models.quantization import MADE_HERE
+from threefold.models.shapes import kept_bytes
 from threefold.models.spec import ModelSpec
 from threefold.runner.calibrate import CalibrationLimits
 from threefold.runner.device import Device, num_devices, open_device
@@ -44,6 +48,11 @@ class Opened:
         return DTYPES[self.limits.dtype]
 
     @property
+    def kv_dtype(self) -> torch.dtype:
+        """What keys and values are stored in."""
+        return FP8 if self.limits.kv_cache_dtype != self.limits.dtype else self.dtype
+
+    @property
     def model_name(self) -> str:
         """As the operator called it."""
         return self.config.model.model or DEFAULT_MODEL_NAME
@@ -55,27 +64,66 @@ def open_engine(config: EngineConfig) -> Opened:
     Raises:
         OperatorError: a file, a device or a setting is not what it should be.
     """
-    _refuse_what_is_not_built(config)
-    checkpoint = open_checkpoint(
-        locate_model(config.model.model, config.model.revision), config.model.load_format, config.model.seed
-    )
+    model = config.model
+    checkpoint = open_checkpoint(locate_model(model.model, model.revision), model.load_format, model.seed)
+    checkpoint = quantised_as_asked(checkpoint, model.quantization)
     device = open_device(config.device.device, config.device.num_threads)
+    _check_card(checkpoint, device)
     facts = Facts(
         max_positions=checkpoint.spec.max_positions,
         checkpoint_dtype=checkpoint.spec.dtype,
         is_gpu=device.is_gpu,
         num_devices=num_devices(device),
         preferred_cpu_dtype=_cpu_dtype(config, device),
+        supports_fp8=device.supports_fp8,
+        has_kv_scales=_has_kv_scales(config, checkpoint),
     )
     draft = open_draft(config, checkpoint, config.model.model or DEFAULT_MODEL_NAME)
-    return Opened(config, checkpoint, device, resolve_limits(config, facts), draft)
+    if draft is not None:
+        _check_card(draft.checkpoint, device)
+    limits = resolve_limits(config, facts)
+    as_used = DTYPES[limits.dtype], device.torch_device
+    if draft is not None:
+        draft = replace(draft, checkpoint=draft.checkpoint.kept_packed(*as_used))
+    return Opened(config, checkpoint.kept_packed(*as_used), device, limits, draft)
 
 
-def _refuse_what_is_not_built(config: EngineConfig) -> None:
-    if config.model.quantization is not None:
-        raise ConfigError(f"--quantization {config.model.quantization} is not built in Threefold yet; leave it out")
-    if config.cache.kv_cache_dtype != "auto":
-        raise ConfigError(f"--kv-cache-dtype {config.cache.kv_cache_dtype} is not built in Threefold yet; use auto")
+def quantised_as_asked(checkpoint: Checkpoint, asked: str | None) -> Checkpoint:
+    """The checkpoint with the quantisation that it has, or is to be given while it is loaded.
+
+    Raises:
+        ConfigError: another one was asked for, or one that a plain checkpoint cannot be given.
+    """
+    stored = checkpoint.spec.quantization
+    if asked is None or asked in stored_kinds(checkpoint):
+        return checkpoint
+    if stored is not None:
+        raise ConfigError(
+            f"--quantization {asked}: the checkpoint is quantised already, as {stored.kind} ({stored.source}); leave "
+            "the flag out"
+        )
+    if asked not in MADE_HERE:
+        raise ConfigError(
+            f"--quantization {asked} needs a checkpoint that is stored so, and {checkpoint.path} is not; "
+            f"{', '.join(MADE_HERE)} can be made while loading"
+        )
+    return replace(checkpoint, spec=replace(checkpoint.spec, quantization=MADE_HERE[asked]))
+
+
+def stored_kinds(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """What `--quantization` may say of a checkpoint as it is: its kind, and the word that its own tool has for it."""
+    stored = checkpoint.spec.quantization
+    own = () if stored is None else (stored.kind, stored.source.split()[0])
+    return (*own, "gguf") if checkpoint.storage.startswith("GGUF") else own
+
+
+def _check_card(checkpoint: Checkpoint, device: Device) -> None:
+    quantization = checkpoint.spec.quantization
+    if quantization is not None and quantization.kind == "fp8" and device.is_gpu and not device.supports_fp8:
+        raise ConfigError(
+            f"fp8 weights ({quantization.source}): this card has no FP8 numbers, which come with compute capability "
+            "8.9; use the unquantised model"
+        )
 
 
 def _cpu_dtype(config: EngineConfig, device: Device) -> str:
@@ -84,10 +132,15 @@ def _cpu_dtype(config: EngineConfig, device: Device) -> str:
     return str(preferred_cpu_dtype()).removeprefix("torch.")
 
 
-def num_parameters(opened: Opened) -> int:
-    """Weights of the model and its draft model."""
-    draft = opened.draft.checkpoint.spec.num_parameters if opened.draft is not None else 0
-    return opened.spec.num_parameters + draft
+def _has_kv_scales(config: EngineConfig, checkpoint: Checkpoint) -> bool:
+    is_asked = config.cache.kv_cache_dtype != "auto"
+    return is_asked and checkpoint_kv_scales(checkpoint.source, checkpoint.spec.num_layers) is not None
+
+
+def weights_bytes(opened: Opened) -> int:
+    """What the weights of the model and its draft model take on the device."""
+    specs = [opened.spec, *([opened.draft.checkpoint.spec] if opened.draft is not None else [])]
+    return sum(kept_bytes(spec, opened.dtype, opened.device.torch_device) for spec in specs)
 
 
 def calibration_limits(opened: Opened, num_blocks: int) -> CalibrationLimits:

@@ -13,6 +13,7 @@ from threefold.config import EngineConfig
 from threefold.errors import ConfigError
 
 DTYPES = ("bfloat16", "float16", "float32")
+FP8_KV = ("fp8", "fp8_e4m3")
 DTYPE_ALIASES = {"half": "float16", "float": "float32", "bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
@@ -32,6 +33,10 @@ class Facts:
     """What the processor multiplies fastest, by a measurement at start."""
     supports_bfloat16: bool = True
     """The card computes in bfloat16."""
+    supports_fp8: bool = True
+    """The card knows FP8 numbers."""
+    has_kv_scales: bool = False
+    """The checkpoint brings scales for an FP8 KV cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,8 @@ class Limits:
 
     dtype: str
     """Weights and activations."""
+    kv_cache_dtype: str
+    """Keys and values: as dtype, or float8_e4m3fn."""
     max_model_len: int
     """Most tokens a request may have."""
     is_len_explicit: bool
@@ -74,6 +81,7 @@ def resolve_limits(config: EngineConfig, facts: Facts) -> Limits:
     """
     _check_tensor_parallel(config.parallel.tensor_parallel_size, facts)
     dtype, dtype_why = _dtype(config.model.dtype, facts)
+    kv_dtype, kv_why = _kv_cache_dtype(config.cache.kv_cache_dtype, dtype, facts)
     length, length_why = _max_model_len(config.model.max_model_len, facts)
     seqs, seqs_why = _max_num_seqs(config.scheduler.max_num_seqs, facts)
     budget, budget_why = _token_budget(config.scheduler.max_num_batched_tokens, facts)
@@ -86,6 +94,7 @@ def resolve_limits(config: EngineConfig, facts: Facts) -> Limits:
     queued = queued if queued is not None else max(4 * seqs, 256)
     return Limits(
         dtype=dtype,
+        kv_cache_dtype=kv_dtype,
         max_model_len=length,
         is_len_explicit=config.model.max_model_len is not None,
         max_num_seqs=seqs,
@@ -93,6 +102,7 @@ def resolve_limits(config: EngineConfig, facts: Facts) -> Limits:
         max_num_queued_reqs=queued,
         reasons=(
             Reason("dtype", dtype, dtype_why),
+            Reason("kv_cache_dtype", kv_dtype, kv_why),
             Reason("max_model_len", str(length), length_why),
             Reason("max_num_seqs", str(seqs), seqs_why),
             Reason("max_num_batched_tokens", str(budget), budget_why),
@@ -126,6 +136,23 @@ def _dtype(asked: str, facts: Facts) -> tuple[str, str]:
     if facts.checkpoint_dtype == "float32":
         return "bfloat16", "the checkpoint is float32, which a card reads at half the speed"
     return facts.checkpoint_dtype, "as the checkpoint is stored"
+
+
+def _kv_cache_dtype(asked: str, dtype: str, facts: Facts) -> tuple[str, str]:
+    if asked == "auto":
+        return dtype, "the model's own"
+    if asked not in FP8_KV:
+        raise ConfigError(f"--kv-cache-dtype {asked} is not built in Threefold yet; use auto or fp8")
+    if not facts.is_gpu:
+        raise ConfigError(
+            f"--kv-cache-dtype {asked} needs a card: a CPU's attention reads keys and values in {dtype}; use auto"
+        )
+    if not facts.supports_fp8:
+        raise ConfigError(
+            f"--kv-cache-dtype {asked}: this card has no FP8 numbers, which come with compute capability 8.9; use auto"
+        )
+    scales = "from the checkpoint" if facts.has_kv_scales else "measured at start"
+    return "float8_e4m3fn", f"as asked, scales {scales}"
 
 
 def _max_model_len(asked: int | None, facts: Facts) -> tuple[int, str]:

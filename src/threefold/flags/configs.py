@@ -92,6 +92,7 @@ def engine_config(parsed: Parsed, model: str | None = None) -> EngineConfig:
         cache=fill("cache", default.cache, parsed.assignments),
         scheduler=fill("scheduler", default.scheduler, parsed.assignments),
         speculation=parse_speculation(speculation_block(parsed.assignments)),
+        slo=fill("slo", default.slo, parsed.assignments),
         parallel=fill("parallel", default.parallel, parsed.assignments),
         device=fill("device", default.device, parsed.assignments),
     )

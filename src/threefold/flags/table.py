@@ -7,6 +7,7 @@ Flags of other engines that are not built stand in elsewhere.py.
 from __future__ import annotations
 
 from threefold.flags.flag import Flag
+from threefold.flags.targets import SERVED, targets_of
 from threefold.flags.values import (
     built_choice,
     choice,
@@ -24,10 +25,10 @@ from threefold.flags.values import (
 )
 
 _QUANTIZATIONS = (
-    "awq awq_marlin bitsandbytes compressed-tensors fbgemm_fp8 fp8 fp_quant gguf gptq gptq_marlin hqq inc int8 "
-    "modelopt modelopt_fp4 moe_wna16 mxfp4 mxfp8 nvfp4 quark torchao experts_int8 auto-round petit_nvfp4 rtn"
+    "bitsandbytes fp_quant hqq inc int8 modelopt modelopt_fp4 moe_wna16 mxfp4 mxfp8 nvfp4 quark torchao experts_int8 "
+    "auto-round petit_nvfp4 rtn"
 )
-_KV_DTYPES = "fp8 fp8_e4m3 fp8_e5m2 fp8_inc fp8_per_token_head int8_per_token_head int4_per_token_head bfloat16 float16"
+_KV_DTYPES = "fp8_e5m2 fp8_inc fp8_per_token_head int8_per_token_head int4_per_token_head bfloat16 float16"
 _LOAD_FORMATS = (
     "pt bin npcache tensorizer runai_streamer runai_streamer_sharded sharded_state bitsandbytes mistral hf "
     "fastsafetensors"
@@ -43,9 +44,11 @@ MODEL_FLAGS = (
          choice("auto", "bfloat16", "float16", "float32", half="float16", float="float32", bf16="bfloat16",
                 fp16="float16", fp32="float32"),
          "auto, bfloat16, float16 or float32", metavar="DTYPE"),
-    Flag("quantization", "model.quantization", none_or(built_choice("none", known=_QUANTIZATIONS), "none"),
-         "weight quantisation; none = as the checkpoint says (a GGUF file needs no flag)", aliases=("-q",),
-         metavar="SCHEME"),
+    Flag("quantization", "model.quantization",
+         none_or(built_choice("none", "fp8", "fbgemm_fp8", "compressed-tensors", "awq", "gptq", "gguf",
+                              known=_QUANTIZATIONS, awq_marlin="awq", gptq_marlin="gptq"), "none"),
+         "weight quantisation; none = as the checkpoint says, fp8 = that too of a plain one, made while loading",
+         aliases=("-q",), metavar="SCHEME"),
     Flag("load-format", "model.load_format", built_choice("auto", "safetensors", "gguf", "dummy", known=_LOAD_FORMATS),
          "auto, safetensors, gguf, or dummy for seeded random weights", metavar="FORMAT"),
     Flag("max-model-len", "model.max_model_len", none_or(integer(1), "auto", "-1"),
@@ -67,7 +70,8 @@ CACHE_FLAGS = (
     Flag("kv-cache-memory-bytes", "cache.kv_cache_memory_bytes", integer(1), "exact size of the KV cache; 4G = 4 GiB",
          metavar="BYTES"),
     Flag("num-gpu-blocks-override", "cache.num_blocks", integer(1), "exact number of KV blocks", metavar="N"),
-    Flag("kv-cache-dtype", "cache.kv_cache_dtype", built_choice("auto", known=_KV_DTYPES), "auto = the model's dtype",
+    Flag("kv-cache-dtype", "cache.kv_cache_dtype", built_choice("auto", "fp8", "fp8_e4m3", known=_KV_DTYPES),
+         "auto = the model's dtype; fp8 (fp8_e4m3) = half the memory, on a card",
          metavar="DTYPE"),
 )  # fmt: skip
 
@@ -159,6 +163,9 @@ SERVER_FLAGS = (
          "no throughput lines", kind="switch"),
     Flag("enable-prompt-tokens-details", "server.enable_prompt_tokens_details", switch,
          "report cached prompt tokens in usage", kind="switch"),
+    Flag("slo", "slo.targets", targets_of(SERVED),
+         "latency targets to hold, ms: ttft:500,tpot:50, or one of them; who would miss them is refused with 503",
+         kind="list", metavar="TARGET"),
     Flag("record", "server.record", text, "append a line for every answer to a file that profile and advise read",
          metavar="FILE"),
     Flag("record-content", "server.record_content", choice("text", "hashes", "none"),

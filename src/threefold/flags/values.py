@@ -102,7 +102,7 @@ def choice(*options: str, **synonyms: str) -> Callable[[str], str]:
     return parse
 
 
-def built_choice(*options: str, known: str = "") -> Callable[[str], str]:
+def built_choice(*options: str, known: str = "", **synonyms: str) -> Callable[[str], str]:
     """As `choice`, telling values that other engines have and this one has not built from nonsense."""
 
     def parse(value: str) -> str:
@@ -110,7 +110,7 @@ def built_choice(*options: str, known: str = "") -> Callable[[str], str]:
             raise ValueError(
                 f"'{value}' is known to vLLM, not built in Threefold yet; what works: {', '.join(options)}"
             )
-        return choice(*options)(value)
+        return choice(*options, **synonyms)(value)
 
     return parse
 

@@ -71,7 +71,8 @@ def _value(flag: Flag, value: object, where: str) -> object:
     if flag.kind == "json":
         return value if isinstance(value, dict) else convert(flag, str(value), where)
     if flag.kind == "list":
-        return convert_list(flag, [_text(item) for item in (value if isinstance(value, list) else [value])], where)
+        items = [f"{key}:{item}" for key, item in value.items()] if isinstance(value, dict) else value
+        return convert_list(flag, [_text(item) for item in (items if isinstance(items, list) else [items])], where)
     if isinstance(value, dict | list):
         raise ConfigError(f"{where}--{flag.name} takes one value: {flag.help}")
     return convert(flag, _text(value), where)

@@ -19,6 +19,8 @@ import torch
 
 from threefold.errors import ConfigError
 
+_FP8_CAPABILITY = (8, 9)
+
 
 class Device(Protocol):
     """What the runner needs to know of a device."""
@@ -34,6 +36,10 @@ class Device(Protocol):
     @property
     def is_gpu(self) -> bool:
         """True on a card."""
+
+    @property
+    def supports_fp8(self) -> bool:
+        """Whether compiled bodies may read and write FP8 numbers (e4m3)."""
 
     def tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
         """A host array on the device; on a CPU it is the same memory."""
@@ -71,6 +77,7 @@ class CpuDevice:
     """
 
     is_gpu = False
+    supports_fp8 = False
     torch_device = torch.device("cpu")
 
     def __init__(self, num_threads: int | None = None) -> None:
@@ -141,6 +148,11 @@ class CudaDevice:
     def name(self) -> str:
         """As the driver calls the card."""
         return torch.cuda.get_device_name(self.torch_device)
+
+    @property
+    def supports_fp8(self) -> bool:
+        """From Ada and Hopper on."""
+        return torch.cuda.get_device_capability(self.torch_device) >= _FP8_CAPABILITY
 
     def tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
         """A copy on the card."""

@@ -1,7 +1,8 @@
-"""Captured graphs: a step's hundreds of kernels launched as one, for every step without a large prompt chunk.
+"""Captured graphs: a step's hundreds of kernels launched as one, wherever launching would take longer than working.
 
 A graph is captured for a number of tokens, not of rows, so ragged drafts need no padding to a rectangle; the step is
-padded up to the next number that has one. Two classes: one new token a row, and up to so many as drafts may make of it.
+padded up to the next number that has one. Three classes: one new token a row, up to so many as drafts may make of it,
+and any number, for steps with prompts, of which each row wants one token's logits at most.
 All graphs share one pool of memory, the largest is captured first, and the logits, which would fill it, lie outside. In
 a graph are the forward pass, the logits, the most likely tokens, and the note of each row's last token; what single
 requests wish for beyond that runs behind it, on its logits.
@@ -90,13 +91,26 @@ class GraphLimits:
     max_context: int
     """Most tokens of a row."""
     vocab_size: int
+    max_prompt_tokens: int = 0
+    """Most tokens of a step with prompts that gets a graph."""
+
+    @property
+    def prompt_sizes(self) -> list[int]:
+        """The numbers of tokens of steps with prompts that get a graph, ascending."""
+        return [size for size in _all_sizes() if 1 < size <= self.max_prompt_tokens]
 
     @property
     def sizes(self) -> list[int]:
-        """The numbers of tokens that get a graph, ascending; the last is the first that any step of theirs fits in."""
+        """The numbers of tokens that get a graph where there are no prompts, ascending; the last is the first that any
+        such step fits in.
+        """
         most_logits = max(MAX_LOGITS_BYTES // (4 * self.vocab_size), 1)
-        sizes = [size for first, gap, last in _SPANS for size in range(first, last + 1, gap) if size <= most_logits]
+        sizes = [size for size in _all_sizes() if size <= most_logits]
         return [size for i, size in enumerate(sizes) if i == 0 or sizes[i - 1] < self.max_rows * (1 + self.max_draft)]
+
+
+def _all_sizes() -> list[int]:
+    return [size for first, gap, last in _SPANS for size in range(first, last + 1, gap)]
 
 
 def expected_bytes(limits: GraphLimits, token_bytes: int) -> int:
@@ -106,8 +120,9 @@ def expected_bytes(limits: GraphLimits, token_bytes: int) -> int:
         limits: which graphs.
         token_bytes: what one token of a step holds at most.
     """
-    num_graphs = len(limits.sizes) * (2 if limits.max_draft else 1)
-    return limits.sizes[-1] * (8 * limits.vocab_size + token_bytes) + num_graphs * GRAPH_BYTES
+    num_graphs = len(limits.sizes) * (2 if limits.max_draft else 1) + len(limits.prompt_sizes)
+    step_bytes = max([*limits.sizes, *limits.prompt_sizes]) * token_bytes
+    return limits.sizes[-1] * 8 * limits.vocab_size + step_bytes + num_graphs * GRAPH_BYTES
 
 
 class GraphReport(NamedTuple):
@@ -129,14 +144,15 @@ class GraphReport(NamedTuple):
 class _Key(NamedTuple):
     num_tokens: int
     max_new: int
+    has_prompts: bool = False
 
 
 @dataclass(slots=True)
 class _Left:
     """What a graph leaves in its own memory; it stays where it is from replay to replay."""
 
-    keep_rows: torch.Tensor  # [num_tokens] int64
-    likely: Likely  # [num_tokens]
+    keep_rows: torch.Tensor  # [num_logits] int64
+    likely: Likely  # [num_logits]
 
 
 class GraphForward:
@@ -158,7 +174,7 @@ class GraphForward:
         self._device_rows = device_rows
         self._eager = eager
         self._limits = limits
-        self._sizes = limits.sizes
+        self._sizes, self._prompt_sizes = limits.sizes, limits.prompt_sizes
         self._graphs: dict[_Key, Callable[[], None]] = {}
         self._left: dict[_Key, _Left] = {}
         device = device_rows.last_tokens.device
@@ -177,9 +193,11 @@ class GraphForward:
     def run(self, arrays: StepArrays, num_wanted: int) -> Pass:
         """Launch a pass."""
         key = self._key(arrays)
-        if key not in self._graphs or num_wanted < len(arrays.logit_tokens):
+        shape = self._shape(key)
+        num_logits = len(arrays.logit_tokens)
+        if key not in self._graphs or num_wanted < num_logits or num_logits > shape.num_logits:
             return self._eager.run(arrays, num_wanted)
-        self._staging.put(arrays, self._shape(key), self._device_rows.grow)
+        self._staging.put(arrays, shape, self._device_rows.grow)
         self._graphs[key]()
         left = self._left[key]
         tokens, values, packed = left.likely
@@ -188,30 +206,37 @@ class GraphForward:
         return Pass(None, logits, left.keep_rows[:num_wanted], likely)
 
     def _keys(self) -> list[_Key]:
-        """One token a row as far as rows go; with drafts as far as there is room."""
-        most_single = self._padded(self._limits.max_rows)
+        """One token a row as far as rows go; with drafts as far as there is room; with prompts as far as it pays."""
+        most_single = _padded(self._limits.max_rows, self._sizes)
         keys = [_Key(size, 1) for size in self._sizes if size <= most_single]
         if self._limits.max_draft:
             keys += [_Key(size, 1 + self._limits.max_draft) for size in self._sizes if size > 1]
-        return keys
+        return keys + [_Key(size, size, has_prompts=True) for size in self._prompt_sizes]
 
     def _key(self, arrays: StepArrays) -> _Key:
         """The graph that would fit a step."""
-        max_new = 1 + self._limits.max_draft if 1 < arrays.max_new <= 1 + self._limits.max_draft else arrays.max_new
-        return _Key(self._padded(len(arrays.token_ids)), max_new)
-
-    def _padded(self, num_tokens: int) -> int:
-        return next((size for size in self._sizes if size >= num_tokens), num_tokens)
+        num_tokens, most_drafted = len(arrays.token_ids), 1 + self._limits.max_draft
+        if arrays.max_new > most_drafted:
+            size = _padded(num_tokens, self._prompt_sizes)
+            return _Key(size, size, has_prompts=True)
+        return _Key(_padded(num_tokens, self._sizes), most_drafted if arrays.max_new > 1 else arrays.max_new)
 
     def _shape(self, key: _Key) -> StagedShape:
-        return StagedShape(key.num_tokens, min(key.num_tokens, self._limits.max_rows), key.num_tokens)
+        num_rows = min(key.num_tokens, self._limits.max_rows)
+        num_logits = min(num_rows, self._sizes[-1]) if key.has_prompts else key.num_tokens
+        return StagedShape(key.num_tokens, num_rows, num_logits)
 
     def _work(self, key: _Key) -> None:
         """All that a graph does."""
-        views = self._staging.views(self._shape(key))
+        shape = self._shape(key)
+        views = self._staging.views(shape)
         batch, keep_rows = staged_batch(views, self._device_rows, key.max_new, self._limits.max_context)
         hidden = self._runner.forward(batch)
-        logits = self._runner.logits(hidden, self._logits[: key.num_tokens])
+        logits = self._runner.logits(hidden, self._logits[: shape.num_logits])
         likely = Likely(*most_likely_on_device(logits))
         self._device_rows.keep(keep_rows, likely.tokens)
         self._left[key] = _Left(keep_rows, likely._replace(packed=pack(likely)))
+
+
+def _padded(num_tokens: int, sizes: list[int]) -> int:
+    return next((size for size in sizes if size >= num_tokens), num_tokens)
