@@ -35,8 +35,21 @@ def test_advise_for_a_machine_on_file(log, facts, tmp_path, capsys):
     assert "made-up on card" in said
     assert "what to do:" in said
     figures = json.loads(out.read_text())
-    assert {"portrait", "machine", "advice", "command"} <= set(figures)
+    assert {"portrait", "facts", "machine", "advice", "command"} <= set(figures)
     assert figures["advice"]["targets"] == {"ttft": 500.0, "tpot": 50.0}
+
+
+def test_advise_says_what_quantising_does_to_answers(log, facts, tmp_path, capsys):
+    machine, quality = tmp_path / "machine.json", tmp_path / "quality.json"
+    machine.write_text(json.dumps(facts.to_dict()))
+    plain = {"quantization": None, "kv_cache_dtype": "auto"}
+    measured = {"model_a": plain, "model_b": plain | {"quantization": "fp8"}, "verdict": "B is as good"}
+    quality.write_text(json.dumps({"kind": "quality", **measured}))
+    words = ["advise", log, "--machine", str(machine), "--concurrency", "2", "--quality", str(quality)]
+    assert cli.main(words) == 0
+    said = capsys.readouterr().out
+    assert "quality: B is as good" in said
+    assert "quality is not measured: threefold quality MODEL --kv-cache-dtype-b fp8" in said
 
 
 @pytest.mark.parametrize(
@@ -47,6 +60,7 @@ def test_advise_for_a_machine_on_file(log, facts, tmp_path, capsys):
         (["advise"], "no log is given"),
         (["advise", "LOG", "--slo", "speed:3"], "wants ttft:MS"),
         (["advise", "LOG", "--machine", "/nowhere.json"], "cannot read it"),
+        (["advise", "LOG", "--quality", "/nowhere.json"], "--quality /nowhere.json: cannot read it"),
         (["advise", "LOG", "--machine", "x", "--verify"], "need the engine itself"),
         (["advise", "LOG", "--draft-acceptance", "3"], "between 0 and 1"),
         (["tune"], "no log is given"),

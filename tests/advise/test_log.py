@@ -49,7 +49,7 @@ def test_gzip_whole_and_cut(tmp_path):
     path.write_bytes(whole)
     assert len(read_logs([path]).requests) == 1
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ConfigError, match="no whole gzip"):
+    with pytest.raises(ConfigError, match="gzipped and damaged"):
         read_logs([path])
 
 

@@ -1,6 +1,7 @@
 """Tuning and verifying with an engine whose truth is a formula."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -15,6 +16,7 @@ from threefold.advise.result import LoadResult
 from threefold.advise.trace import to_trace
 from threefold.advise.tune import tune
 from threefold.advise.verify import LIVE, Verifier, verify
+from threefold.flags.targets import SERVED, targets_of
 
 
 class FormulaMeasure:
@@ -120,3 +122,15 @@ def test_ctrl_c_keeps_cells(case):
     cells = verify(Verifier(Breaks(8), trace, evaluator), base, levers, [1, 4], rounds=3, say=said.append)
     assert len(cells) == 1
     assert "kept" in said[-1]
+
+
+@pytest.mark.parametrize(("limit", "held"), [(1e6, "tpot:1e+06"), (1e-3, None)])
+def test_targets_are_written_down_for_the_server_where_they_can_be_met(limit, held, case):
+    trace, evaluator, base, levers, advice = case
+    asked = replace(advice, targets={"tpot": limit, "e2e": 1e8})
+    verifier = Verifier(FormulaMeasure(4), trace, evaluator)
+    tuned = tune(verifier, asked, base, levers, rounds=2, say=lambda line: None)
+    assert tuned.settings.get("slo") == held
+    if held:
+        parsed = yaml.safe_load(tuned.yaml(["for a test"]))
+        assert dict(targets_of(SERVED)(parsed["slo"])) == {"tpot": limit}

@@ -12,6 +12,7 @@ from threefold.advise.judge import Judge
 from threefold.advise.knee import KneePoint, find_knee, judge_batched_tokens, judge_knee, knee_curve
 from threefold.advise.levers import Assumptions, Variant, base_variant, lever_variants
 from threefold.advise.portrait import Portrait
+from threefold.advise.quality import quality_words
 from threefold.advise.replay import Replay
 from threefold.advise.targets import missed
 from threefold.advise.trace import TraceRequest
@@ -40,6 +41,8 @@ class Wishes:
     samples: int = SAMPLES
     row_steps: int = ROW_STEPS
     """Output tokens simulated for one figure."""
+    quality: Mapping[str, str] = field(default_factory=dict)
+    """What quantising was measured to do to answers, by lever."""
 
 
 @dataclass(slots=True)
@@ -99,7 +102,9 @@ def advise(
     judge = Judge(evaluator, base, concurrency, wishes.samples, targets)
     for variant in lever_variants(facts, replayed.propose_ms, wishes.assumed):
         say(f"simulating {variant.name}")
-        verdicts.append(_cannot_say(variant, portrait, is_gpu=facts.is_gpu) or judge.verdict(variant))
+        verdict = _cannot_say(variant, portrait, is_gpu=facts.is_gpu) or judge.verdict(variant)
+        verdict.quality = quality_words(variant.name, wishes.quality)
+        verdicts.append(verdict)
     now = judge.base_results[0] if judge.base_results else evaluator.run(base, concurrency, 0)
     return Advice(
         model=facts.model,
@@ -162,7 +167,8 @@ def _summary(verdicts: Sequence[Verdict], is_hopeless: bool) -> list[str]:
         lines.append("Otherwise do nothing: no other lever pays for this load; the defaults are right.")
     promising = [one for one in verdicts if one.is_estimate and one.verdict == ON]
     for one in promising:
-        lines.append(f"Worth measuring (estimated): {one.lever}, {_percent(one)}; costs {one.costs}.")
+        price = one.quality or f"costs {one.costs}"
+        lines.append(f"Worth measuring (estimated): {one.lever}, {_percent(one)}; {price}.")
     return lines
 
 

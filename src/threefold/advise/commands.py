@@ -15,6 +15,7 @@ from threefold.advise.log import read_logs
 from threefold.advise.logged import Log
 from threefold.advise.options import ADVISE_FLAGS, LOG_FLAGS, TUNE_FLAGS, AdviseOptions, LogOptions, TuneOptions
 from threefold.advise.portrait import Portrait, draw_portrait
+from threefold.advise.quality import read_quality
 from threefold.advise.replay import Replay, replay
 from threefold.advise.tables import advice_lines, portrait_lines, verification_lines
 from threefold.advise.targets import parse_targets
@@ -29,6 +30,7 @@ from threefold.flags.configs import engine_config, fill, parse_command
 from threefold.flags.flag import Parsed
 from threefold.flags.table import ENGINE_FLAGS, ENGINE_GROUPS, MODEL_FLAGS
 from threefold.flags.usage import usage
+from threefold.report.charts import check_html
 
 _PROFILE_GROUPS = (("Log", LOG_FLAGS), ("Model, for its tokenizer", MODEL_FLAGS))
 
@@ -43,12 +45,11 @@ def run_profile(words: Sequence[str]) -> int:
     if parsed.help_word is not None:
         print(usage("threefold profile", "LOG... [flags]", _PROFILE_GROUPS, parsed.help_word))
         return 0
-    asked = fill("log", LogOptions(), parsed.assignments)
+    asked = _log_options(parsed)
     log = read_logs(_paths(parsed.positionals, "profile LOG…"))
     _, _, portrait = _portrait(log, open_tokenizer(engine_config(parsed)), asked)
     _show(portrait_lines(portrait))
-    if asked.json is not None:
-        write_json(Path(asked.json), portrait.to_dict())
+    _keep(asked, {**provenance(["profile", *words]), **portrait.to_dict()})
     return 0
 
 
@@ -63,7 +64,7 @@ def run_advise(words: Sequence[str]) -> int:
         groups = (("Log", LOG_FLAGS), ("Advice", ADVISE_FLAGS), *ENGINE_GROUPS)
         print(usage("threefold advise", "[MODEL] LOG... [flags]", groups, parsed.help_word))
         return 0
-    asked = fill("log", LogOptions(), parsed.assignments)
+    asked = _log_options(parsed)
     wanted = fill("advise", AdviseOptions(), parsed.assignments)
     case = _case(parsed, asked, wanted, "advise [MODEL] LOG…")
     lines, figures = case.lines(), case.figures()
@@ -76,8 +77,7 @@ def run_advise(words: Sequence[str]) -> int:
         lines += verification_lines(cells)
         figures["verification"] = [cell.to_dict() for cell in cells]
     _show(lines)
-    if asked.json is not None:
-        write_json(Path(asked.json), {**provenance(["advise", *words]), **figures})
+    _keep(asked, {**provenance(["advise", *words]), **figures})
     return 0
 
 
@@ -92,7 +92,7 @@ def run_tune(words: Sequence[str]) -> int:
         groups = (("Log", LOG_FLAGS), ("Advice", ADVISE_FLAGS), ("Result", TUNE_FLAGS), *ENGINE_GROUPS)
         print(usage("threefold tune", "[MODEL] LOG... [flags]", groups, parsed.help_word))
         return 0
-    asked = fill("log", LogOptions(), parsed.assignments)
+    asked = _log_options(parsed)
     wanted = fill("advise", AdviseOptions(), parsed.assignments)
     output = Path(fill("tune", TuneOptions(), parsed.assignments).output)
     if wanted.machine is not None:
@@ -105,9 +105,24 @@ def run_tune(words: Sequence[str]) -> int:
     header = [f"for {case.facts.model} on {case.facts.device}, by `threefold tune`"]
     write_text(output, tuned.yaml(header), "--output")
     _show([*case.lines(), *verification_lines(tuned.cells), *tuned.reasons, f"written: {output}"])
-    if asked.json is not None:
-        write_json(Path(asked.json), {**provenance(["tune", *words]), **case.figures(), "tuned": tuned.to_dict()})
+    _keep(asked, {**provenance(["tune", *words]), **case.figures(), "tuned": tuned.to_dict()})
     return 0
+
+
+def _log_options(parsed: Parsed) -> LogOptions:
+    asked = fill("log", LogOptions(), parsed.assignments)
+    check_html(asked.html)
+    return asked
+
+
+def _keep(asked: LogOptions, result: dict[str, Any]) -> None:
+    """Write the files that were asked for."""
+    if asked.json is not None:
+        write_json(Path(asked.json), result)
+    if asked.html is not None:
+        from threefold.report.build import write_result_page
+
+        write_result_page(asked.html, result, include_text=asked.include_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +146,7 @@ class _Case:
         """For JSON."""
         return {
             "portrait": self.portrait.to_dict(),
-            "machine": self.facts.to_dict(),
+            "facts": self.facts.to_dict(),
             "advice": self.advice.to_dict(),
         }
 
@@ -139,6 +154,7 @@ class _Case:
 def _case(parsed: Parsed, asked: LogOptions, wanted: AdviseOptions, form: str) -> _Case:
     """Read the log, measure the machine, judge every lever."""
     targets = parse_targets(wanted.targets)
+    quality = read_quality(wanted.quality)
     model, logs = _model_and_logs(parsed)
     log = read_logs(_paths(logs, form))
     config = engine_config(parsed, model)
@@ -150,7 +166,8 @@ def _case(parsed: Parsed, asked: LogOptions, wanted: AdviseOptions, form: str) -
         log = answer_all(log, loaded, Encoder(tokenizer), asked.output_tokens, say)
     trace, replayed, portrait = _portrait(log, tokenizer, asked)
     assumed = Assumptions(wanted.draft_ratio, wanted.draft_acceptance)
-    advice = advise(facts, trace, replayed, portrait, Wishes(wanted.concurrency, targets, assumed), say=say)
+    wishes = Wishes(wanted.concurrency, targets, assumed, quality=quality)
+    advice = advise(facts, trace, replayed, portrait, wishes, say=say)
     evaluator = Evaluator(trace, replayed, draft_acceptance=assumed.draft_acceptance)
     levers = lever_variants(facts, replayed.propose_ms, assumed)
     return _Case(loaded, facts, trace, portrait, evaluator, levers, advice)

@@ -82,15 +82,12 @@ class Drive:
         waiting = deque(enumerate(asks))
         began_s = self._clock()
         self._ready_s = deque([began_s] * users)
-        busy_s = 0.0
         while waiting or self._open:
             if not (is_static and self._open):
                 self._send(waiting, users)
-            step_s = self._step(len(self._open) == users)
-            busy_s += step_s * len(self._open)
+            self._step(len(self._open) == users)
         result = self.result
         result.duration_s = self._clock() - began_s
-        result.mean_running = busy_s / max(result.duration_s, 1e-9)
         result.stats = self._core.stats()
         return result
 
@@ -113,17 +110,14 @@ class Drive:
             self._open[place] = _Open(place, self._ready_s.popleft())
             self.outputs[place] = []
 
-    def _step(self, is_full: bool) -> float:
-        """One step of the engine; returns its time."""
+    def _step(self, is_full: bool) -> None:
+        """One step of the engine."""
         began_s = self._clock()
         deltas = self._core.step()
         now_s = self._clock()
-        if is_full:
-            self.result.full_s += now_s - began_s
-            self.result.full_tokens += sum(len(delta.token_ids) for delta in deltas)
+        self.result.take_step(now_s - began_s, len(self._open), deltas, is_full=is_full)
         for delta in deltas:
             self._take(delta, now_s)
-        return now_s - began_s
 
     def _take(self, delta: TokenDelta, now_s: float) -> None:
         one = self._open[delta.request_id]
@@ -133,12 +127,6 @@ class Drive:
             self.outputs[one.place] += delta.token_ids
         if delta.finish_reason is None:
             return
-        result = self.result
-        result.num_done += 1
-        result.output_tokens += one.num_tokens
-        result.ttft_ms.append(((one.first_s or now_s) - one.start_s) * 1000)
-        result.e2e_ms.append((now_s - one.start_s) * 1000)
-        if one.num_tokens > 1:
-            result.tpot_ms.append((now_s - one.first_s) * 1000 / (one.num_tokens - 1))
+        self.result.take_answer(one.start_s, one.first_s or now_s, now_s, one.num_tokens)
         self._ready_s.append(now_s)
         del self._open[delta.request_id]

@@ -115,7 +115,7 @@ class Evaluator:
             return None
         if variant.name not in self._policies:
             believed = CostCurve.from_dict(variant.machine.curve.to_dict())
-            self._policies[variant.name] = Controller(believed, MAX_DRAFT)
+            self._policies[variant.name] = Controller(believed, MAX_DRAFT, has_rounds=variant.drafter == "draft_model")
         return self._policies[variant.name]
 
     def _requests(self, drafter: str | None, places: Sequence[int]) -> list[SimRequest]:

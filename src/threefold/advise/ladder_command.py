@@ -14,6 +14,7 @@ from threefold.errors import ConfigError
 from threefold.flags.configs import engine_config, fill, parse_command
 from threefold.flags.table import ENGINE_FLAGS, ENGINE_GROUPS
 from threefold.flags.usage import usage
+from threefold.report.charts import check_html
 
 _GROUPS = (("Ladder", LADDER_FLAGS), *ENGINE_GROUPS)
 NO_QUANTISED_COPY = "it needs a quantised copy of the model beside this one; serve both and compare them"
@@ -32,6 +33,7 @@ def run_ladder(words: Sequence[str]) -> int:
     if len(parsed.positionals) > 1:
         raise ConfigError(f"ladder climbs with one MODEL, got {len(parsed.positionals)}")
     asked = fill("ladder", LadderOptions(), parsed.assignments)
+    check_html(asked.html)
     config = engine_config(parsed, parsed.positionals[0] if parsed.positionals else None)
     if not config.speculation.is_enabled:
         raise ConfigError("the ladder ends with speculation; leave --no-speculation out")
@@ -45,6 +47,11 @@ def run_ladder(words: Sequence[str]) -> int:
     users = sorted({min(count, rungs.most_users) for count in asked.users})
     result = climb(rungs, loads, users, budget_s=asked.budget_s, why_no_quantisation=NO_QUANTISED_COPY, say=say)
     print("\n".join(ladder_lines(result)))
+    kept = {**provenance(["ladder", *words]), **result.to_dict()}
     if asked.json is not None:
-        write_json(Path(asked.json), {**provenance(["ladder", *words]), **result.to_dict()})
+        write_json(Path(asked.json), kept)
+    if asked.html is not None:
+        from threefold.report.build import write_result_page
+
+        write_result_page(asked.html, kept)
     return 0 if result.ladders else 1

@@ -1,13 +1,11 @@
-"""Reads request logs: JSON lines, or one JSON list, in any of the forms that forms.py knows; gzip by its name.
+"""Reads request logs: JSON lines, or one JSON list, in any of the forms that forms.py knows; gzipped or not.
 
 A line that is broken is named, counted and passed over. Knows nothing about tokens.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 
 from threefold.advise.forms import BatchHalf, read_entry
 from threefold.advise.logged import Fault, Log, LoggedRequest
-from threefold.bench.dataset_file import decode_json
+from threefold.bench.dataset_file import decode_json, read_file
 from threefold.errors import ConfigError
 
 
@@ -29,7 +27,7 @@ def read_logs(paths: Sequence[Path]) -> Log:
     forms: Counter[str] = Counter()
     halves: dict[str, BatchHalf] = {}
     for path in paths:
-        for number, content in _entries(_read(path)):
+        for number, content in _entries(read_file(path, "log")):
             try:
                 form, found = read_entry(_parsed(content))
             except ValueError as error:
@@ -54,16 +52,6 @@ def _nothing(paths: Sequence[Path], faults: Sequence[Fault]) -> str:
     if not faults:
         return f"{names}: holds no request; one JSON object a line is wanted, with request and response"
     return f"{names}: none of {len(faults)} lines is a request; line {faults[0].line}: {faults[0].reason}"
-
-
-def _read(path: Path) -> bytes:
-    try:
-        content = path.read_bytes()
-        return gzip.decompress(content) if path.suffix == ".gz" else content
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read it: {error.strerror or error}") from None
-    except (EOFError, zlib.error) as error:
-        raise ConfigError(f"{path}: is no whole gzip file: {error}") from None
 
 
 def _entries(content: bytes) -> Iterator[tuple[int, Any]]:

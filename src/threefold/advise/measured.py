@@ -39,7 +39,7 @@ def measure_machine(loaded: LoadedEngine) -> MachineFacts:
         max_num_seqs=info.max_num_seqs,
         max_num_batched_tokens=loaded.opened.limits.max_num_batched_tokens,
         weights_bytes=spec.num_parameters * item_bytes,
-        kv_token_bytes=spec.kv_bytes_per_token(item_bytes),
+        kv_token_bytes=spec.kv_bytes_per_token(loaded.opened.kv_dtype.itemsize),
         is_gpu=loaded.opened.device.is_gpu,
         host={"step_ms": step_ms, "row_ms": row_ms},
         notes=(source, f"the rest of a step measured now with 1 and {num_rows} rows", config.model.dtype),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from threefold.advise.trace import DEFAULT_OUTPUT_TOKENS
+from threefold.bench.load_options import HTML_HELP
 from threefold.flags.flag import Flag
 from threefold.flags.values import integer, number, one, switch, text, words
 
@@ -19,6 +20,8 @@ class LogOptions:
     """Show beginnings of prompts."""
     json: str | None = None
     """File for the figures."""
+    html: str | None = None
+    """File for a page with curves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class AdviseOptions:
     """File with a machine's figures, in place of measuring this one."""
     save_machine: str | None = None
     """File to keep this machine's figures in."""
+    quality: tuple[str, ...] = ()
+    """Files of `threefold quality`, for what quantising does to answers."""
     draft_ratio: float = 0.1
     """A draft model's size over the model's."""
     draft_acceptance: float = 0.6
@@ -67,6 +72,8 @@ class LadderOptions:
     """Seconds for everything but loading."""
     json: str | None = None
     """File for the figures."""
+    html: str | None = None
+    """File for a page with curves."""
 
 
 def _one_count(value: str) -> tuple[int, ...]:
@@ -80,6 +87,7 @@ LOG_FLAGS = (
     Flag("include-text", "log.include_text", switch, "show beginnings of prompts; without it no text is shown",
          kind="switch"),
     Flag("json", "log.json", text, "write all figures there", metavar="FILE"),
+    Flag("html", "log.html", text, HTML_HELP, metavar="FILE"),
 )  # fmt: skip
 
 ADVISE_FLAGS = (
@@ -90,6 +98,8 @@ ADVISE_FLAGS = (
     Flag("machine", "advise.machine", text, "figures of a machine from a file, in place of measuring this one",
          metavar="FILE"),
     Flag("save-machine", "advise.save_machine", text, "keep this machine's figures for --machine", metavar="FILE"),
+    Flag("quality", "advise.quality", one, "what quantising does to answers, as `threefold quality --json` wrote it; "
+         "one file a lever", kind="list", metavar="FILE"),
     Flag("draft-ratio", "advise.draft_ratio", number(0, 1, is_low_open=True),
          "size of a draft model over the model's, for its verdict", metavar="RATIO"),
     Flag("draft-acceptance", "advise.draft_acceptance", number(0, 1),
@@ -114,4 +124,5 @@ LADDER_FLAGS = (
     Flag("budget-s", "ladder.budget_s", number(1), "seconds for everything but loading (default 330)",
          metavar="SECONDS"),
     Flag("json", "ladder.json", text, "write all figures there", metavar="FILE"),
+    Flag("html", "ladder.html", text, HTML_HELP, metavar="FILE"),
 )  # fmt: skip

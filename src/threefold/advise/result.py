@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from threefold.metrics import EngineStats
+from threefold.step import TokenDelta
 
 
 @dataclass(slots=True)
@@ -19,6 +21,8 @@ class LoadResult:
     num_done: int = 0
     num_too_long: int = 0
     """Requests that could never fit into the KV cache; left out."""
+    num_shed: int = 0
+    """Requests refused for the sake of latency targets."""
     output_tokens: int = 0
     prompt_tokens: int = 0
     ttft_ms: list[float] = field(default_factory=list)
@@ -29,10 +33,39 @@ class LoadResult:
     """Closed loop: time in which every user waited for an answer; the tail, when users run out, is not in it."""
     full_tokens: int = 0
     """Output tokens that came in that time."""
-    mean_running: float = 0.0
-    """Requests in flight, queue included, averaged over time."""
+    busy_s: float = 0.0
+    """Time in flight, queue included, of all requests together."""
     stats: EngineStats = field(default_factory=EngineStats)
     """The scheduler's own counters."""
+
+    def take_step(self, step_s: float, num_open: int, deltas: Sequence[TokenDelta], *, is_full: bool) -> None:
+        """A step is over.
+
+        Args:
+            step_s: its time.
+            num_open: requests in flight during it.
+            deltas: what it brought.
+            is_full: every user of a closed loop had one of them.
+        """
+        self.busy_s += step_s * num_open
+        if is_full:
+            self.full_s += step_s
+            self.full_tokens += sum([len(delta.token_ids) for delta in deltas])
+
+    def take_answer(self, start_s: float, first_s: float, end_s: float, num_output: int, num_prompt: int = 0) -> None:
+        """An answer is over: when it was wanted, when its first token came and its last, seconds of one clock."""
+        self.num_done += 1
+        self.output_tokens += num_output
+        self.prompt_tokens += num_prompt
+        self.ttft_ms.append((first_s - start_s) * 1000)
+        self.e2e_ms.append((end_s - start_s) * 1000)
+        if num_output > 1:
+            self.tpot_ms.append((end_s - first_s) * 1000 / (num_output - 1))
+
+    @property
+    def mean_running(self) -> float:
+        """Requests in flight, queue included, averaged over time."""
+        return self.busy_s / self.duration_s if self.duration_s > 0 else 0.0
 
     @property
     def output_rate(self) -> float:
@@ -57,6 +90,7 @@ class LoadResult:
             "duration_s": self.duration_s,
             "completed": self.num_done,
             "too_long": self.num_too_long,
+            "shed": self.num_shed,
             "output_throughput": self.output_rate,
             "request_throughput": self.num_done / self.duration_s if self.duration_s > 0 else 0.0,
             "mean_in_flight": self.mean_running,

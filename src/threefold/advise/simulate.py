@@ -15,8 +15,10 @@ from threefold.advise.result import LoadResult
 from threefold.advise.traffic import SimRequest
 from threefold.cache.manager import CacheManager
 from threefold.draft.policy import DraftPolicy, NoDrafts
+from threefold.errors import OverloadedError
 from threefold.request import Request, SamplingParams
 from threefold.schedule.scheduler import Scheduler
+from threefold.schedule.slo import Slo
 from threefold.step import TokenDelta
 
 _NO_ENDS: frozenset[int] = frozenset()
@@ -51,9 +53,12 @@ class Simulation:
         machine: what steps cost.
         settings: limits of the scheduler.
         policy: of drafts; it may have learned in an earlier simulation, as it would in a server.
+        slo: latency targets to hold; who is refused for their sake does not come back.
     """
 
-    def __init__(self, machine: Machine, settings: Settings, policy: DraftPolicy | None = None) -> None:
+    def __init__(
+        self, machine: Machine, settings: Settings, policy: DraftPolicy | None = None, slo: Slo | None = None
+    ) -> None:
         self._executor = CurveExecutor(machine)
         cache = CacheManager(machine.num_blocks, machine.block_size, settings.has_prefix_cache)
         self._scheduler = Scheduler(
@@ -61,11 +66,11 @@ class Simulation:
             policy or NoDrafts(),
             max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=max(settings.max_num_batched_tokens, settings.max_num_seqs),
+            slo=slo,
             clock=lambda: self._executor.clock_s,
         )
         self._flights: dict[int, _Flight] = {}
         self._result = LoadResult()
-        self._busy_s = 0.0
         self._next_id = 0
 
     def run(self, traffic: Sequence[SimRequest], concurrency: int | None = None) -> LoadResult:
@@ -91,10 +96,8 @@ class Simulation:
             assert plan is not None  # somebody is in flight
             deltas = scheduler.commit(plan, executor.run(plan))
             step_s = executor.clock_s - began_s
-            self._busy_s += step_s * len(self._flights)
-            if len(self._flights) == concurrency:
-                self._result.full_s += step_s
-                self._result.full_tokens += sum([len(delta.token_ids) for delta in deltas])
+            num_open = len(self._flights)
+            self._result.take_step(step_s, num_open, deltas, is_full=num_open == concurrency)
             for delta in deltas:
                 self._take(delta)
         return self._finished(first_s or 0.0)
@@ -128,9 +131,13 @@ class Simulation:
             end_token_ids=_NO_ENDS,
             arrival_s=arrival_s,
         )
+        try:
+            self._scheduler.add(request)
+        except OverloadedError:
+            self._result.num_shed += 1
+            return
         self._executor.expect(self._next_id, sim, tokens)
         self._flights[self._next_id] = _Flight(arrival_s, sim)
-        self._scheduler.add(request)
         self._next_id += 1
 
     def _take(self, delta: TokenDelta) -> None:
@@ -140,20 +147,12 @@ class Simulation:
             flight.first_s = now_s
         if delta.finish_reason is None:
             return
-        result = self._result
-        result.num_done += 1
-        result.output_tokens += flight.num_output
-        result.prompt_tokens += flight.num_prompt
-        result.ttft_ms.append((flight.first_s - flight.arrival_s) * 1000)
-        result.e2e_ms.append((now_s - flight.arrival_s) * 1000)
-        if flight.num_output > 1:
-            result.tpot_ms.append((now_s - flight.first_s) * 1000 / (flight.num_output - 1))
+        self._result.take_answer(flight.arrival_s, flight.first_s, now_s, flight.num_output, flight.num_prompt)
         del self._flights[delta.request_id]
         self._executor.forget(delta.request_id)
 
     def _finished(self, first_s: float) -> LoadResult:
         result = self._result
         result.duration_s = self._executor.clock_s - first_s
-        result.mean_running = self._busy_s / result.duration_s if result.duration_s > 0 else 0.0
         result.stats = self._scheduler.stats()
         return result

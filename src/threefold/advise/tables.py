@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import Any
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from threefold.advise.advise import Advice
 from threefold.advise.ladder import LadderResult
 from threefold.advise.portrait import Portrait
 from threefold.advise.verdict import Verdict
 from threefold.advise.verify_cell import Cell, score
+from threefold.bench.report import drawn_table
 
 _SIGNS = {True: "right", False: "wrong", None: "small"}
-_WIDTH = 400  # wider than any table: lines are cut by the terminal, not here
-
-
-def drawn(headers: Sequence[str], rows: Sequence[Sequence[str]], num_left: int = 1) -> list[str]:
-    """A table, the first columns of words, the others of figures."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, name in enumerate(headers):
-        table.add_column(name, justify="left" if index < num_left else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    console = Console(file=io.StringIO(), width=_WIDTH, color_system=None)
-    with console.capture() as captured:
-        console.print(table)
-    return [line.rstrip() for line in captured.get().splitlines() if line.strip()]
 
 
 def portrait_lines(portrait: Portrait) -> list[str]:
@@ -40,7 +22,7 @@ def portrait_lines(portrait: Portrait) -> list[str]:
     if portrait.num_faults:
         lines += [f"{portrait.num_faults} broken lines were passed over:", *(f"  {one}" for one in portrait.faults)]
     lines += _arrival_lines(portrait.arrivals)
-    lines += drawn(
+    lines += drawn_table(
         ["tokens", "mean", "p50", "p90", "p99", "max"],
         [
             [name, *(f"{spread[key]:.0f}" for key in ("mean", "p50", "p90", "p99", "max"))]
@@ -96,7 +78,7 @@ def _predictability_lines(portrait: Portrait) -> list[str]:
     headers = ["kind", "drafter", "requests", "drafted", "accepted", "tokens/step", "survival % at 1 … 8"]
     return [
         f"drafts       {replayed['num_sampled']} of {replayed['num_replayable']} answers replayed through the drafters",
-        *drawn(headers, rows, num_left=2),
+        *drawn_table(headers, rows, num_left=2),
     ]
 
 
@@ -114,7 +96,7 @@ def advice_lines(advice: Advice) -> list[str]:
         targets = ", ".join(f"{name} {limit:g} ms" for name, limit in advice.targets.items())
         lines.append(f"targets (nine requests in ten): {targets}; " + ("; ".join(advice.missed) or "met as it is"))
     rows = [_verdict_row(one) for one in advice.verdicts]
-    lines += drawn(["lever", "verdict", "tokens/s", "from … to", "TTFT", "TPOT"], rows, num_left=2)
+    lines += drawn_table(["lever", "verdict", "tokens/s", "from … to", "TTFT", "TPOT"], rows, num_left=2)
     lines += ["why:", *(f"  {one.lever}: {_why(one)}" for one in advice.verdicts)]
     lines += ["max_num_seqs, with as many users:", *_knee_lines(advice)]
     return [*lines, "what to do:", *(f"  {line}" for line in advice.summary)]
@@ -129,7 +111,7 @@ def verification_lines(cells: Sequence[Cell]) -> list[str]:
         for cell in cells
     ]  # fmt: skip
     headers = ["lever", "users", "requests", "predicted", "measured", "sign", "within 15", "tokens/s said", "was"]
-    return ["predicted against measured, on this machine:", *drawn(headers, rows), *score(cells)]
+    return ["predicted against measured, on this machine:", *drawn_table(headers, rows), *score(cells)]
 
 
 def ladder_lines(result: LadderResult) -> list[str]:
@@ -142,7 +124,7 @@ def ladder_lines(result: LadderResult) -> list[str]:
             for step in ladder.steps
         ]  # fmt: skip
         lines.append(f"{ladder.load}: {ladder.users} users, {ladder.num_requests} requests")
-        lines += drawn(["rung", "tokens/s", "gain", "in all", "TTFT p50 ms", "TPOT p50 ms"], rows)
+        lines += drawn_table(["rung", "tokens/s", "gain", "in all", "TTFT p50 ms", "TPOT p50 ms"], rows)
     lines += [f"{rung}: passed over: {why}" for rung, why in result.skipped.items()]
     if result.is_cut:
         lines.append("cut short: the budget is used up, or Ctrl-C; what was measured stands")
@@ -160,7 +142,7 @@ def _share(value: float | None) -> str:
 
 
 def _why(one: Verdict) -> str:
-    return "; ".join(part for part in (one.reason, one.flips, one.costs and f"costs {one.costs}") if part)
+    return "; ".join(part for part in (one.reason, one.flips, one.costs and f"costs {one.costs}", one.quality) if part)
 
 
 def _knee_lines(advice: Advice) -> list[str]:
@@ -169,4 +151,4 @@ def _knee_lines(advice: Advice) -> list[str]:
          "; ".join(one.missed)]
         for one in advice.knee
     ]  # fmt: skip
-    return drawn(["max_num_seqs", "tokens/s", "TTFT p90 ms", "TPOT p90 ms", "breaks"], rows)
+    return drawn_table(["max_num_seqs", "tokens/s", "TTFT p90 ms", "TPOT p90 ms", "breaks"], rows)

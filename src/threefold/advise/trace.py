@@ -127,7 +127,7 @@ def to_trace(log: Log, encoder: Encoder, *, output_tokens: int = DEFAULT_OUTPUT_
 
 
 def _request(logged: LoggedRequest, encoder: Encoder, output_tokens: int, begins_s: float) -> TraceRequest:
-    prompt = _prompt_ids(logged, encoder)
+    prompt = prompt_ids(logged, encoder)
     output = logged.output_token_ids
     if output is None and logged.output is not None:
         output = encoder.answer(logged.output)
@@ -145,7 +145,8 @@ def _request(logged: LoggedRequest, encoder: Encoder, output_tokens: int, begins
     )
 
 
-def _prompt_ids(logged: LoggedRequest, encoder: Encoder) -> list[int] | None:
+def prompt_ids(logged: LoggedRequest, encoder: Encoder) -> list[int] | None:
+    """The prompt as the model reads it; None = the log has its length at most."""
     if logged.prompt_token_ids is not None:
         return logged.prompt_token_ids
     if logged.messages is not None:

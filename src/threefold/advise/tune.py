@@ -17,6 +17,7 @@ from threefold.advise.levers import Variant
 from threefold.advise.verdict import LEAST_GAIN, UNKNOWN, Verdict
 from threefold.advise.verify import LIVE, Verifier
 from threefold.advise.verify_cell import BIG, Cell
+from threefold.flags.targets import SERVED
 
 WAVES = 3
 """Requests a user when the knee is measured."""
@@ -65,6 +66,7 @@ def tune(
     """
     tuned = Tuned(_measured_knee(verifier, advice, base, say), [])
     _settle_knee(tuned, base.settings.max_num_seqs)
+    _settle_targets(tuned, advice.targets)
     verdicts = {one.lever: one for one in advice.verdicts}
     for variant in variants:
         if variant.name in LIVE and _is_open(verdicts[variant.name]):
@@ -118,6 +120,14 @@ def _settle_knee(tuned: Tuned, current: int) -> None:
     tuned.reasons.append(f"max_num_seqs {knee.max_num_seqs}: {knee.output_rate:.0f} tokens/s measured; {why}")
     if knee.max_num_seqs != current:
         tuned.settings["max-num-seqs"] = knee.max_num_seqs
+
+
+def _settle_targets(tuned: Tuned, targets: Mapping[str, float]) -> None:
+    """The server holds what was asked for, unless that was seen to be out of reach."""
+    held = {name: limit for name, limit in targets.items() if name in SERVED}
+    if held and find_knee(tuned.points)[0] is not None:
+        tuned.settings["slo"] = ",".join(f"{name}:{limit:g}" for name, limit in held.items())
+        tuned.reasons.append("slo: the server holds these targets, and refuses with 503 who would miss them")
 
 
 def _settle_levers(tuned: Tuned) -> None:

@@ -55,6 +55,8 @@ class Verdict:
     is_estimate: bool = False
     """True when it rests on assumptions or on the curve's split, not on readings alone."""
     by_load: list[LoadGain] = field(default_factory=list)
+    quality: str = ""
+    """What it does to answers, as far as that is measured."""
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""

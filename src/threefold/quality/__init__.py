@@ -1,0 +1,1 @@
+"""How alike two models' next-token distributions are on a text of one's own."""
