@@ -50,7 +50,7 @@ def test_an_error_is_one_line_and_exit_code_2() -> None:
     [
         (
             ["frobnicate"],
-            "unknown command 'frobnicate'; known: serve, run, plan, bench, profile, advise, tune, ladder, version",
+            "unknown command 'frobnicate'; known: serve, run, plan, bench, profile, advise, tune, ladder, report",
         ),
         (["serve", "a", "b"], "one MODEL is served, got 2: a b"),
         (["serve", "--trust-remote-code"], "--trust-remote-code: not built in Threefold"),

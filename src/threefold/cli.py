@@ -22,7 +22,10 @@ USAGE = """    threefold serve [MODEL] [flags]        an OpenAI-compatible serve
     threefold advise [MODEL] LOG... [flags]  a verdict for every lever, for that load on this machine
     threefold tune [MODEL] LOG... [flags]  the advice, measured where it is open; writes a file for serve --config
     threefold ladder [MODEL] [flags]       one at a time, batches, prefix cache, speculation: what each step gains
-    threefold bench serve|offline|envelope|step-load|steps|control|http [flags]
+    threefold quality [A [B]] --data FILE  how alike two models, or one in two forms, are on a text
+    threefold quantize MODEL --scheme S    writes an FP8 or 4-bit checkpoint (-o DIR) and checks what it lost
+    threefold report RESULT.json... [flags]  one HTML page from the JSON files that these commands write
+    threefold bench serve|compare|offline|envelope|step-load|steps|control|http [flags]
     threefold version
 
 Exit codes: 0 done; 1 a fault while running; 2 what was typed or configured cannot hold; 130 Ctrl-C.
@@ -169,6 +172,24 @@ def _ladder(words: list[str]) -> int:
     return run_ladder(words)
 
 
+def _quality(words: list[str]) -> int:
+    from threefold.quality.commands import run_quality
+
+    return run_quality(words)
+
+
+def _report(words: list[str]) -> int:
+    from threefold.report.command import run_report
+
+    return run_report(words)
+
+
+def _quantize(words: list[str]) -> int:
+    from threefold.quantize.commands import run_quantize
+
+    return run_quantize(words)
+
+
 def _helped(parsed: Parsed, command: str, synopsis: str, groups: Sequence[Group]) -> bool:
     if parsed.help_word is None:
         return False
@@ -196,5 +217,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "advise": _advise,
     "tune": _tune,
     "ladder": _ladder,
+    "report": _report,
+    "quality": _quality,
+    "quantize": _quantize,
     "version": _version,
 }

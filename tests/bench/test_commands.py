@@ -66,6 +66,30 @@ def test_serve_at_a_rate_as_vllm_s_users_type_it(server: str, dataset: str, tmp_
     assert "TPOT" not in table
 
 
+def test_serve_at_several_concurrencies(server: str, dataset: str, tmp_path: Path, capsys) -> None:
+    pytest.importorskip("matplotlib")
+    out, page = tmp_path / "out.json", tmp_path / "page.html"
+    words = f"serve --url {server} --dataset {dataset} --num-prompts 6 --concurrency 1 2,4 --max-tokens 4 --ignore-eos"
+    assert run_bench([*words.split(), "--label", "<b>", "--json", str(out), "--html", str(page)]) == 0
+    result = json.loads(out.read_text())
+    assert [run["max_concurrency"] for run in result["runs"]] == [1, 2, 4]
+    assert all(run["completed"] == 6 for run in result["runs"])
+    assert result["is_whole"]
+    assert result["knee"]["at"] in (1, 2, 4, None)
+    assert result["knee"]["reason"]
+    shown = capsys.readouterr()
+    assert "Sweep Result" in shown.out
+    assert "[3/3] 4 users: " in shown.err
+    assert "&lt;b&gt;" in page.read_text()
+    assert "Time to the first token" in page.read_text()
+
+
+def test_a_sweep_that_contradicts_itself(server: str, dataset: str) -> None:
+    words = f"serve --url {server} --dataset {dataset} --concurrency 1 2 --request-rate 1 2"
+    with pytest.raises(ConfigError, match="give one value of the other"):
+        run_bench(words.split())
+
+
 def test_serve_a_trace(server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace, out = tmp_path / "trace.jsonl", tmp_path / "out.json"
     lines = [

@@ -9,9 +9,10 @@ from threefold.bench.compare_options import CompareOptions
 from threefold.bench.compare_sides import Side, compare_sides, figures, read_sides
 from threefold.bench.compare_table import compare_lines, plot_comparison
 from threefold.bench.fake_engine import FakeEngineOptions
-from threefold.bench.options import LoadOptions, TargetOptions
+from threefold.bench.load_options import LoadOptions
 from threefold.bench.prompt import Prompt
 from threefold.bench.serve import bench_server
+from threefold.bench.target_options import TargetOptions
 from threefold.bench.workload import Workload
 from threefold.errors import ConfigError
 

@@ -1,7 +1,7 @@
 import pytest
 
+from threefold.bench.alone_options import ControlOptions
 from threefold.bench.control import bench_control, control_lines
-from threefold.bench.options import ControlOptions
 
 
 @pytest.mark.parametrize("drafts", [0, 3])

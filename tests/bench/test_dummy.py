@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from threefold.bench.dummy import SHAPES, write_dummy
 from threefold.errors import ConfigError
 from threefold.models.checkpoint import open_checkpoint
+from threefold.models.shapes import kept_bytes
 from threefold.text.pairing import difference
 from threefold.text.tokenizer import Tokenizer
 
@@ -43,3 +45,15 @@ def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot write to"):
         write_dummy("small", tmp_path / "file")
+
+
+@pytest.mark.parametrize(("kind", "read"), [("awq", "awq"), ("gptq", "gptq"), ("compressed-tensors", "packed_int4")])
+def test_a_quantised_shape_opens_as_its_kind(tmp_path: Path, kind: str, read: str) -> None:
+    checkpoint = open_checkpoint(write_dummy("qwen3-8b", tmp_path, kind), "dummy", 0)
+
+    quantization = checkpoint.spec.quantization
+    assert quantization is not None
+    assert (quantization.kind, quantization.bits, quantization.group_size) == (read, 4, 128)
+    taken = kept_bytes(checkpoint.spec, torch.bfloat16, torch.device("cuda"))
+    heads = 2 * 151936 * 4096 * 2  # embedding and head stay plain
+    assert taken - heads == pytest.approx(0.266 * (2 * checkpoint.spec.num_parameters - heads), rel=0.01)

@@ -10,7 +10,7 @@ import pytest
 
 from threefold.bench import envelope
 from threefold.bench.envelope import bench_envelope
-from threefold.bench.options import EnvelopeOptions
+from threefold.bench.envelope_options import EnvelopeOptions
 from threefold.cache.manager import CacheManager
 from threefold.config import EngineConfig, SpeculationConfig
 from threefold.cost import CostCurve

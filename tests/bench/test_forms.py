@@ -3,7 +3,7 @@ import json
 import pytest
 
 from threefold.bench.forms import FORMS, Sizes, parse_entry
-from threefold.bench.options import DATASET_NAMES
+from threefold.bench.load_options import DATASET_NAMES
 from threefold.bench.prompt import Prompt
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from threefold.bench import http
+from threefold.bench.alone_options import HttpOptions
 from threefold.bench.fake_engine import FakeEngineOptions
-from threefold.bench.options import HttpOptions
 from threefold.errors import EngineDeadError
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from threefold.bench import offline
 from threefold.bench.fake_engine import build
-from threefold.bench.options import LoadOptions
+from threefold.bench.load_options import LoadOptions
 from threefold.bench.prompt import Prompt
 from threefold.bench.workload import Workload
 from threefold.config import EngineConfig

@@ -3,9 +3,10 @@ import json
 
 from threefold.bench import serve
 from threefold.bench.arrivals import Arrivals, plan_arrivals
-from threefold.bench.options import LoadOptions, TargetOptions
+from threefold.bench.load_options import LoadOptions
 from threefold.bench.prompt import WORDS, MadeUp, Prompt
 from threefold.bench.serve_options import ArrivalOptions
+from threefold.bench.target_options import TargetOptions
 from threefold.bench.workload import Workload
 
 WORKLOAD = Workload(tuple(Prompt(f"p{index}") for index in range(6)), 6, "x.jsonl", "abc", "all")

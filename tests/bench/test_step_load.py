@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from threefold.bench import step_load
-from threefold.bench.options import StepLoadOptions
 from threefold.bench.step_load import StepRecord, bench_step_load, changes, settling, step_load_lines
+from threefold.bench.step_load_options import StepLoadOptions
 from threefold.cache.manager import CacheManager
 from threefold.config import EngineConfig
 from threefold.draft.policy import FixedDrafts

@@ -4,8 +4,8 @@ import pytest
 
 from threefold.bench import target
 from threefold.bench.client import Endpoint
-from threefold.bench.options import TargetOptions
 from threefold.bench.prompt import WORDS
+from threefold.bench.target_options import TargetOptions
 from threefold.errors import ConfigError
 
 MODELS = json.dumps({"data": [{"id": "served"}]}).encode()

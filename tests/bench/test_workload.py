@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threefold.bench.options import LoadOptions
+from threefold.bench.load_options import LoadOptions
 from threefold.bench.prompt import Prompt
 from threefold.bench.workload import GROUPS, load_workload, make_workload, pick
 from threefold.errors import ConfigError

@@ -7,23 +7,37 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from threefold.bench import options
+from threefold.bench.alone_options import CONTROL_FLAGS, HTTP_FLAGS, ControlOptions, HttpOptions
 from threefold.bench.compare_options import COMPARE_FLAGS, CompareOptions
+from threefold.bench.dummy_options import DUMMY_FLAGS, DummyOptions
+from threefold.bench.envelope_options import ENVELOPE_FLAGS, EnvelopeOptions
+from threefold.bench.load_options import CONCURRENCY_FLAG, LOAD_FLAGS, SEED_FLAG, SHUFFLE_SEED_FLAG, LoadOptions
 from threefold.bench.machine import provenance
 from threefold.bench.report import json_text, print_table, say, table_lines, write_json, write_text
-from threefold.bench.serve_options import ARRIVAL_FLAGS, KEEP_FLAGS, ArrivalOptions, KeepOptions
+from threefold.bench.serve_options import (
+    ARRIVAL_FLAGS,
+    KEEP_FLAGS,
+    RATE_FLAG,
+    SWEEP_FLAGS,
+    ArrivalOptions,
+    KeepOptions,
+    SweepOptions,
+)
+from threefold.bench.step_load_options import STEP_LOAD_FLAGS, StepLoadOptions
 from threefold.bench.steps_options import STEPS_FLAGS, StepsOptions
+from threefold.bench.target_options import TARGET_FLAGS, TargetOptions
 from threefold.bench.workload import make_workload
 from threefold.errors import ConfigError
 from threefold.flags.configs import engine_config, fill, parse_command
 from threefold.flags.flag import Parsed
 from threefold.flags.table import ENGINE_GROUPS
 from threefold.flags.usage import Group, usage
+from threefold.report.charts import check_html
 
 USAGE = """\
 usage: threefold bench COMMAND [flags]
 
-  serve     load on a running OpenAI-compatible server, over HTTP: closed loop, at a rate, or a trace
+  serve     load on a running OpenAI-compatible server, over HTTP: closed loop, at a rate, a trace, or a sweep of either
   compare   the same load on several configurations or servers in turn: what differs, and what does not
   offline   the same load on an engine in this process, without HTTP
   envelope  speculation off, gated, fixed and adaptive in turn, over a table of loads: does it ever lose?
@@ -51,6 +65,8 @@ class Finding(NamedTuple):
     """Writes further files from the result and where it was measured; called when the JSON is safe."""
     complaint: str = ""
     """A line for stderr when not all went as asked."""
+    html: str | None = None
+    """The page asked for."""
 
 
 class Command(NamedTuple):
@@ -96,6 +112,10 @@ def run_bench(words: Sequence[str]) -> int:
         write_json(Path(finding.json), result)
     if finding.write_more is not None:
         finding.write_more(result)
+    if finding.html is not None:
+        from threefold.report.build import write_result_page
+
+        write_result_page(finding.html, result)
     if finding.complaint:
         print(f"threefold: {finding.complaint}", file=sys.stderr)
     return 0 if finding.is_good else 1
@@ -116,23 +136,34 @@ def without_secrets(words: Sequence[str]) -> list[str]:
 
 
 def _serve(parsed: Parsed) -> Finding:
-    load = fill("load", options.LoadOptions(), parsed.assignments)
-    target = fill("target", options.TargetOptions(), parsed.assignments)
+    load = fill("load", LoadOptions(), parsed.assignments)
+    target = fill("target", TargetOptions(), parsed.assignments)
     arrival = fill("arrival", ArrivalOptions(), parsed.assignments)
     keep = fill("keep", KeepOptions(), parsed.assignments)
-    workload = make_workload(load)
     from threefold.bench.keep import result_path
     from threefold.bench.serve import bench_server, last_words
+    from threefold.bench.sweep import Point, bench_sweep, sweep_lines, sweep_points
+
+    check_html(keep.html)
+    points = sweep_points(fill("sweep", SweepOptions(), parsed.assignments), load, arrival)
+    workload = make_workload(load)
 
     def write_more(result: dict[str, Any]) -> None:
         path = result_path(keep, result)
         if path is not None:
             write_text(path, json_text(result), "--result-filename")
 
-    result = bench_server(workload, load, target, arrival, keep)
+    def send(point: Point) -> dict[str, Any]:
+        return bench_server(workload, point.load, target, point.arrival, keep)
+
+    if len(points) > 1:
+        result = bench_sweep(points, send, say=say)
+        lines, words, is_good = sweep_lines(result), result["ended"], result["is_whole"]
+        return Finding(result, lines, load.json, is_good, write_more, words, keep.html)
+    result = send(points[0])
     lines = table_lines(result, metrics=keep.percentile_metrics, percentiles=keep.metric_percentiles)
     is_good = result["completed"] > 0 and not result["server_gone"]
-    return Finding(result, lines, load.json, is_good, write_more, last_words(result))
+    return Finding(result, lines, load.json, is_good, write_more, last_words(result), keep.html)
 
 
 def _compare(parsed: Parsed) -> Finding:
@@ -141,8 +172,8 @@ def _compare(parsed: Parsed) -> Finding:
     from threefold.bench.plot import check_plot
     from threefold.bench.serve import bench_server
 
-    load = fill("load", options.LoadOptions(num_warmups=NUM_WARMUPS), parsed.assignments)
-    target = fill("target", options.TargetOptions(), parsed.assignments)
+    load = fill("load", LoadOptions(num_warmups=NUM_WARMUPS), parsed.assignments)
+    target = fill("target", TargetOptions(), parsed.assignments)
     arrival = fill("arrival", ArrivalOptions(), parsed.assignments)
     asked = fill("compare", CompareOptions(), parsed.assignments)
     if target.url is not None:
@@ -160,7 +191,7 @@ def _compare(parsed: Parsed) -> Finding:
 
 
 def _offline(parsed: Parsed) -> Finding:
-    load = fill("load", options.LoadOptions(), parsed.assignments)
+    load = fill("load", LoadOptions(), parsed.assignments)
     config = engine_config(parsed, parsed.positionals[0] if parsed.positionals else None)
     workload = make_workload(load)
     from threefold.bench.offline import bench_offline
@@ -171,7 +202,8 @@ def _offline(parsed: Parsed) -> Finding:
 
 
 def _envelope(parsed: Parsed) -> Finding:
-    asked = fill("envelope", options.EnvelopeOptions(), parsed.assignments)
+    asked = fill("envelope", EnvelopeOptions(), parsed.assignments)
+    check_html(asked.html)
     config = engine_config(parsed, parsed.positionals[0] if parsed.positionals else None)
     from threefold.bench.envelope import bench_envelope
     from threefold.bench.envelope_table import markdown, terminal_lines
@@ -185,11 +217,11 @@ def _envelope(parsed: Parsed) -> Finding:
 
     check_plot(asked.plot)
     result = bench_envelope(asked, config, say=say)
-    return Finding(result, terminal_lines(result), asked.json, bool(result["cells"]), write_more)
+    return Finding(result, terminal_lines(result), asked.json, bool(result["cells"]), write_more, html=asked.html)
 
 
 def _step_load(parsed: Parsed) -> Finding:
-    asked = fill("step_load", options.StepLoadOptions(), parsed.assignments)
+    asked = fill("step_load", StepLoadOptions(), parsed.assignments)
     config = engine_config(parsed, parsed.positionals[0] if parsed.positionals else None)
     from threefold.bench.plot import check_plot, plot_step_load
     from threefold.bench.step_load import bench_step_load, step_load_lines
@@ -213,7 +245,7 @@ def _steps(parsed: Parsed) -> Finding:
 
 
 def _control(parsed: Parsed) -> Finding:
-    asked = fill("control", options.ControlOptions(), parsed.assignments)
+    asked = fill("control", ControlOptions(), parsed.assignments)
     from threefold.bench.control import bench_control, control_lines
 
     result = bench_control(asked)
@@ -221,7 +253,7 @@ def _control(parsed: Parsed) -> Finding:
 
 
 def _http(parsed: Parsed) -> Finding:
-    asked = fill("http", options.HttpOptions(), parsed.assignments)
+    asked = fill("http", HttpOptions(), parsed.assignments)
     from threefold.bench.http import bench_http
 
     result = bench_http(asked)
@@ -232,28 +264,36 @@ def _dummy(parsed: Parsed) -> Finding:
     if len(parsed.positionals) != 2:
         raise ConfigError("bench dummy wants a shape and a folder: threefold bench dummy qwen3-8b ./qwen3-8b")
     shape, folder = parsed.positionals
+    asked = fill("dummy", DummyOptions(), parsed.assignments)
     from threefold.bench.dummy import write_dummy
 
-    lines = [f"{write_dummy(shape, Path(folder))}: run it with --load-format dummy"]
+    lines = [f"{write_dummy(shape, Path(folder), asked.quantization)}: run it with --load-format dummy"]
     return Finding({"shape": shape, "folder": folder}, lines, None, is_good=True)
 
 
 _LOAD_GROUPS: tuple[Group, ...] = (
-    ("Load", (*options.LOAD_FLAGS, options.SEED_FLAG)),
-    ("Arrivals", ARRIVAL_FLAGS),
-    ("Server", options.TARGET_FLAGS),
+    ("Load", (*LOAD_FLAGS, SEED_FLAG)),
+    ("Server", TARGET_FLAGS),
 )
 
 COMMANDS = {
-    "serve": Command((*_LOAD_GROUPS, ("Result", KEEP_FLAGS)), _serve),
-    "compare": Command((("Comparison", COMPARE_FLAGS), *_LOAD_GROUPS), _compare, words="A.yaml B.yaml ..."),
-    "offline": Command(
-        (("Load", (*options.LOAD_FLAGS, options.SHUFFLE_SEED_FLAG)), *ENGINE_GROUPS), _offline, takes_engine=True
+    "serve": Command((("Arrivals", (*SWEEP_FLAGS, *ARRIVAL_FLAGS)), *_LOAD_GROUPS, ("Result", KEEP_FLAGS)), _serve),
+    "compare": Command(
+        (
+            ("Comparison", COMPARE_FLAGS),
+            ("Arrivals", (CONCURRENCY_FLAG, RATE_FLAG, *ARRIVAL_FLAGS)),
+            *_LOAD_GROUPS,
+        ),
+        _compare,
+        words="A.yaml B.yaml ...",
     ),
-    "envelope": Command((("Envelope", options.ENVELOPE_FLAGS), *ENGINE_GROUPS), _envelope, takes_engine=True),
-    "step-load": Command((("Load", options.STEP_LOAD_FLAGS), *ENGINE_GROUPS), _step_load, takes_engine=True),
+    "offline": Command(
+        (("Load", (CONCURRENCY_FLAG, *LOAD_FLAGS, SHUFFLE_SEED_FLAG)), *ENGINE_GROUPS), _offline, takes_engine=True
+    ),
+    "envelope": Command((("Envelope", ENVELOPE_FLAGS), *ENGINE_GROUPS), _envelope, takes_engine=True),
+    "step-load": Command((("Load", STEP_LOAD_FLAGS), *ENGINE_GROUPS), _step_load, takes_engine=True),
     "steps": Command((("Steps", STEPS_FLAGS), *ENGINE_GROUPS), _steps, takes_engine=True),
-    "control": Command((("Control", options.CONTROL_FLAGS),), _control),
-    "http": Command((("HTTP", options.HTTP_FLAGS),), _http),
-    "dummy": Command((), _dummy, words="SHAPE FOLDER"),
+    "control": Command((("Control", CONTROL_FLAGS),), _control),
+    "http": Command((("HTTP", HTTP_FLAGS),), _http),
+    "dummy": Command((("Dummy", DUMMY_FLAGS),), _dummy, words="SHAPE FOLDER"),
 }

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from threefold.bench.child import child_server
 from threefold.bench.compare import compare, interleave
 from threefold.bench.compare_options import CompareOptions
-from threefold.bench.options import TargetOptions
 from threefold.bench.serve import last_words
+from threefold.bench.target_options import TargetOptions
 from threefold.errors import ConfigError, ThreefoldError
 from threefold.flags.configs import engine_config, parse_command, server_config
 from threefold.flags.flag import Flag

@@ -7,7 +7,7 @@ import statistics
 import time
 from typing import Any
 
-from threefold.bench.options import ControlOptions
+from threefold.bench.alone_options import ControlOptions
 from threefold.bench.report import WIDTH
 from threefold.cache.manager import CacheManager
 from threefold.draft.policy import FixedDrafts, NoDrafts

@@ -13,8 +13,8 @@ from threefold.errors import ConfigError
 _GZIP = b"\x1f\x8b"
 
 
-def read_file(path: Path) -> bytes:
-    """The file's bytes, unpacked when they are gzipped.
+def read_file(path: Path, flag: str = "--dataset") -> bytes:
+    """The bytes of the file that `flag` names, unpacked when they are gzipped.
 
     Raises:
         ConfigError: it cannot be read.
@@ -23,9 +23,9 @@ def read_file(path: Path) -> bytes:
         content = path.read_bytes()
         return gzip.decompress(content) if content.startswith(_GZIP) else content
     except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise ConfigError(f"--dataset {path}: is gzipped and damaged") from None
+        raise ConfigError(f"{flag} {path}: is gzipped and damaged") from None
     except OSError as error:
-        raise ConfigError(f"--dataset {path}: cannot read it: {error.strerror}") from None
+        raise ConfigError(f"{flag} {path}: cannot read it: {error.strerror}") from None
 
 
 def entries(content: bytes, name: str) -> Iterator[tuple[str, object]]:

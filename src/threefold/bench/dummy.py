@@ -12,6 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from threefold.bench.dummy_options import QUANTIZATIONS
 from threefold.errors import ConfigError
 
 _QWEN3 = {
@@ -86,15 +87,22 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def write_dummy(shape: str, folder: Path) -> Path:
+def write_dummy(shape: str, folder: Path, quantization: str | None = None) -> Path:
     """Write config.json and tokenizer.json of a shape; returns the folder.
+
+    Args:
+        shape: key of SHAPES.
+        folder: made where it is not there.
+        quantization: key of QUANTIZATIONS; None = plain.
 
     Raises:
         ConfigError: the shape is unknown, or the folder cannot be written.
     """
     if shape not in SHAPES:
         raise ConfigError(f"no dummy model '{shape}'; there are {', '.join(SHAPES)}")
-    config = SHAPES[shape]
+    config = dict(SHAPES[shape])
+    if quantization is not None:
+        config["quantization_config"] = QUANTIZATIONS[quantization]
     end = config["vocab_size"] - 1
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -24,8 +24,9 @@ from typing import Any, NamedTuple
 
 from threefold.bench.compare import interleave
 from threefold.bench.envelope_cell import Cell, Run, describe, summary
+from threefold.bench.envelope_options import EnvelopeOptions
+from threefold.bench.load_options import LoadOptions
 from threefold.bench.offline import OfflineLoad
-from threefold.bench.options import EnvelopeOptions, LoadOptions
 from threefold.bench.workload import Workload, load_workload
 from threefold.config import EngineConfig, SpeculationConfig
 from threefold.draft.policy import DraftPolicy, NoDrafts

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from threefold.bench.report import drawn_table
 
-_WIDTH = 400  # wider than any table: lines are cut by the terminal, not here
 _LEFT = 3  # columns that hold words
 
 
@@ -38,15 +34,7 @@ def row(cell: dict[str, Any]) -> list[str]:
 
 def terminal_lines(result: dict[str, Any]) -> list[str]:
     """The table, drawn, and what came of it."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, name in enumerate(headers(result)):
-        table.add_column(name, justify="left" if index < _LEFT else "right", no_wrap=True)
-    for cell in result["cells"]:
-        table.add_row(*row(cell))
-    console = Console(file=io.StringIO(), width=_WIDTH, color_system=None)
-    with console.capture() as captured:
-        console.print(table)
-    drawn = [line.rstrip() for line in captured.get().splitlines()]
+    drawn = drawn_table(headers(result), [row(cell) for cell in result["cells"]], num_left=_LEFT)
     return ["tokens/s, median ± half the spread", *drawn, *outcome_lines(result)]
 
 

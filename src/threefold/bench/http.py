@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
+from threefold.bench.alone_options import HttpOptions
 from threefold.bench.arrivals import Arrivals
 from threefold.bench.child import child_server
 from threefold.bench.client import Endpoint
 from threefold.bench.fake_engine import MODEL_NAME, FakeEngineOptions
 from threefold.bench.load import Load
 from threefold.bench.measure import PERCENTILES
-from threefold.bench.options import HttpOptions
 from threefold.bench.prompt import Prompt
 from threefold.bench.request_form import RequestForm
 from threefold.bench.serve import load_figures, new_event_loop, run_load

@@ -40,6 +40,8 @@ SPREAD_BYTES = 256 << 20
 MAX_COPIES = 32
 DECODE_SIZES = ((32, 4, 4), (64, 4, 2), (64, 4, 3), (64, 4, 4), (128, 4, 2), (128, 4, 3))
 """Tried by the sweep: (block_n, num_warps, num_stages)."""
+PROGRAMS = (264, 528, 1056, 2112)
+"""Tried by the sweep: programs that decode is split into."""
 PROMPT_SIZES = ((128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3))
 """Tried by the sweep: (block_m, block_n, num_warps, num_stages)."""
 
@@ -164,16 +166,16 @@ def measure_all(models: list[str], device: CudaDevice) -> list[Reading]:
     return readings
 
 
-def sweep(models: list[str], device: CudaDevice) -> list[Reading]:
+def sweep(models: list[str], kv_dtype: torch.dtype, device: CudaDevice) -> list[Reading]:
     """The best sizes of each shape among a few; all readings are returned."""
     readings = []
-    decode = [{"decode": DecodeSizes(*sizes, programs)} for sizes, programs in product(DECODE_SIZES, (528, 1056, 2112))]
+    decode = [{"decode": DecodeSizes(*sizes, programs)} for sizes, programs in product(DECODE_SIZES, PROGRAMS)]
     prompt: list[dict[str, Any]] = [{"prompt": PromptSizes(*sizes)} for sizes in PROMPT_SIZES]
     for model in models:
         cases = [(Shape(rows, 1024, new), decode) for rows, new in product(ROWS, NEW)]
         cases += [(Shape(1, 4096, 1), decode), (Shape(1, 8192, 8192), prompt), (Shape(8, 512, 512), prompt)]
         for shape, candidates in cases:
-            stage = Stage(shape, MODELS[model], DTYPE, device.torch_device)
+            stage = Stage(shape, MODELS[model], kv_dtype, device.torch_device)
             tried = [reading for sizes in candidates for reading in _possible(stage, model, device, sizes)]
             for reading in sorted(tried, key=lambda reading: reading.us)[:3]:
                 show(reading)
@@ -219,7 +221,8 @@ def _rotate_all(
 def run(asked: argparse.Namespace, device: CudaDevice) -> dict[str, Any]:
     """All readings, shown as they come."""
     models = asked.model or ["qwen3-8b", "smollm2-135m"]
-    readings = sweep(models, device) if asked.sweep else measure_all(models, device)
+    kv_dtype = FP8 if asked.fp8_kv else DTYPE
+    readings = sweep(models, kv_dtype, device) if asked.sweep else measure_all(models, device)
     writes = [] if asked.sweep else [reading for model in models for reading in measure_writes(model, device)]
     return {"attention": [reading._asdict() for reading in readings], "writes": writes}
 
@@ -228,6 +231,7 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description="Time paged attention on a card.")
     parser.add_argument("--sweep", action="store_true", help="try block sizes, show the best three of each shape")
+    parser.add_argument("--fp8-kv", action="store_true", help="with --sweep: keys and values in FP8")
     parser.add_argument("--model", action="append", choices=MODELS, help="heads of this model; several allowed")
     run_kernels(parser, run)
 

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from threefold.bench.outcome import Outcome
-from threefold.errors import ConfigError
+from threefold.flags.targets import parse_targets
 
 PERCENTILES: tuple[float, ...] = (50, 90, 95, 99)
 _MAX_REASONS = 20
+GOODPUT_NAMES = {"ttft": "ttft", "tpot": "tpot", "e2el": "e2el", "e2e": "e2el"}
 METRICS = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue")
 
 
@@ -127,18 +128,7 @@ def parse_goodput(terms: Sequence[str]) -> dict[str, float]:
     Raises:
         ConfigError: an unknown metric or no number.
     """
-    limits: dict[str, float] = {}
-    for term in (part for given in terms for part in given.split(",")):
-        name, _, value = term.partition(":")
-        if name not in ("ttft", "tpot", "e2el"):
-            raise ConfigError(f"--goodput {term}: wants ttft:MS, tpot:MS or e2el:MS")
-        try:
-            limits[name] = float(value)
-        except ValueError:
-            raise ConfigError(f"--goodput {term}: '{value}' is no number of milliseconds") from None
-        if not limits[name] > 0:
-            raise ConfigError(f"--goodput {term}: the limit must be above 0")
-    return limits
+    return parse_targets(terms, GOODPUT_NAMES, "--goodput")
 
 
 def goodput(outcomes: Sequence[Outcome], duration_s: float, limits_ms: Mapping[str, float]) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from collections import deque
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from threefold.bench.load_options import LoadOptions
 from threefold.bench.measure import goodput, measure, parse_goodput
-from threefold.bench.options import LoadOptions
 from threefold.bench.outcome import Outcome
 from threefold.bench.prompt import WORDS, Prompt
 from threefold.bench.request_form import RequestForm

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
+from rich.table import Table
 
 from threefold.bench.measure import METRICS, PERCENTILES
 from threefold.errors import ConfigError
 
 WIDTH = 50
 _LABEL = 40
+_WIDEST = 400  # wider than any table: lines are cut by the terminal, not here
 _BLOCKS = (
     ("Time to First Token", "ttft", "TTFT"),
     ("Time per Output Token (excl. 1st token)", "tpot", "TPOT"),
@@ -86,6 +90,19 @@ def table_lines(
     if result.get("remarks"):
         lines += ["Remarks".center(WIDTH, "-"), *result["remarks"]]
     return [*lines, "=" * WIDTH]
+
+
+def drawn_table(headers: Sequence[str], rows: Sequence[Sequence[str]], num_left: int = 1) -> list[str]:
+    """A table as lines: the first `num_left` columns of words, the others of figures."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, name in enumerate(headers):
+        table.add_column(name, justify="left" if index < num_left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console = Console(file=io.StringIO(), width=_WIDEST, color_system=None)
+    with console.capture() as captured:
+        console.print(table)
+    return [line.rstrip() for line in captured.get().splitlines() if line.strip()]
 
 
 def print_table(lines: list[str]) -> None:

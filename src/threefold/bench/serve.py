@@ -11,8 +11,8 @@ from threefold.bench.arrivals import Arrivals, describe_arrivals, plan_arrivals
 from threefold.bench.client import Endpoint
 from threefold.bench.keep import detailed, metadata
 from threefold.bench.load import Load
+from threefold.bench.load_options import LoadOptions
 from threefold.bench.measure import goodput, measure, parse_goodput
-from threefold.bench.options import LoadOptions, TargetOptions
 from threefold.bench.progress import show_progress
 from threefold.bench.prompt import Prompt
 from threefold.bench.request_form import RequestForm
@@ -20,6 +20,7 @@ from threefold.bench.scrape import difference, scrape
 from threefold.bench.serve_options import ArrivalOptions, KeepOptions
 from threefold.bench.steady import Window, closed_window, open_window, steady_figures
 from threefold.bench.target import endpoint_of, find_model, reset_prefix_cache, tokens_per_word
+from threefold.bench.target_options import TargetOptions
 from threefold.bench.workload import Workload
 
 _LATE_S = 0.1

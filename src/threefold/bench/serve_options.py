@@ -1,12 +1,16 @@
-"""Flags of `bench serve` and `bench compare` beyond what is sent: when it is sent, and how the figures are kept."""
+"""Flags of `bench serve` and `bench compare` beyond what is sent: when it is sent, and how the figures are kept.
+
+`bench serve` takes several concurrencies or rates, which are measured one after the other: a sweep.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from threefold.bench.load_options import HTML_HELP
 from threefold.bench.measure import METRICS, PERCENTILES
 from threefold.flags.flag import Flag
-from threefold.flags.values import choice, number, one, switch, text, words
+from threefold.flags.values import choice, integer, number, one, switch, text, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,18 @@ class KeepOptions:
     """Name for it."""
     metadata: tuple[str, ...] = ()
     """Further keys of the result, K=V."""
+    html: str | None = None
+    """File for a page with curves."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOptions:
+    """What a sweep goes through; one value of each is a plain run."""
+
+    concurrency: tuple[int, ...] = ()
+    """Requests at once."""
+    request_rate: tuple[float, ...] = ()
+    """Requests a second."""
 
 
 def _metrics(value: str) -> tuple[str, ...]:
@@ -57,9 +73,25 @@ def _percentiles(value: str) -> tuple[float, ...]:
 
 _RATE = number(0, is_low_open=True)
 
+
+def _counts(value: str) -> tuple[int, ...]:
+    return tuple(integer(1, 65536)(part) for part in words(text(value)))
+
+
+def _rates(value: str) -> tuple[float, ...]:
+    return tuple(_RATE(part) for part in words(text(value)))
+
+
+_RATE_HELP = "requests a second, sent whether or not answers come (open loop); inf = as concurrency allows"
+RATE_FLAG = Flag("request-rate", "arrival.request_rate", _RATE, _RATE_HELP, metavar="RPS")
+SWEEP_FLAGS = (
+    Flag("concurrency", "sweep.concurrency", _counts, "requests at once (16); several are measured in turn: 1 4 16",
+         kind="list", aliases=("--max-concurrency",), metavar="N"),
+    Flag("request-rate", "sweep.request_rate", _rates, f"{_RATE_HELP}; several are measured in turn", kind="list",
+         metavar="RPS"),
+)  # fmt: skip
+
 ARRIVAL_FLAGS = (
-    Flag("request-rate", "arrival.request_rate", _RATE,
-         "requests a second, sent whether or not answers come (open loop); inf = as concurrency allows", metavar="RPS"),
     Flag("burstiness", "arrival.burstiness", _RATE,
          "shape of the gamma intervals: 1 = Poisson (default), below 1 burstier, inf = even", metavar="SHAPE"),
     Flag("ramp-up-strategy", "arrival.ramp_up_strategy", choice("linear", "exponential"),
@@ -79,4 +111,5 @@ KEEP_FLAGS = (
     Flag("result-dir", "keep.result_dir", text, "folder for it", metavar="FOLDER"),
     Flag("result-filename", "keep.result_filename", text, "name for it", metavar="FILE"),
     Flag("metadata", "keep.metadata", one, "further keys of the result, NAME=VALUE", kind="list", metavar="PAIR"),
+    Flag("html", "keep.html", text, HTML_HELP, metavar="FILE"),
 )  # fmt: skip

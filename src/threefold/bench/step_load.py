@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from threefold.bench.load_options import LoadOptions
 from threefold.bench.offline import OfflineLoad
-from threefold.bench.options import LoadOptions, StepLoadOptions
 from threefold.bench.report import WIDTH
+from threefold.bench.step_load_options import StepLoadOptions
 from threefold.bench.workload import Workload, load_workload
 from threefold.config import EngineConfig
 from threefold.engine.build import build_engine, make_tokenizer

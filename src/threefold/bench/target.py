@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from threefold.bench.client import Body, Connection, Endpoint, TransferError, get
-from threefold.bench.options import TargetOptions
 from threefold.bench.prompt import WORDS
+from threefold.bench.target_options import TargetOptions
 from threefold.errors import ConfigError
 
 

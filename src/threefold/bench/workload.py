@@ -14,7 +14,7 @@ from pathlib import Path
 
 from threefold.bench.dataset_file import entries, read_file
 from threefold.bench.forms import Sizes, parse_entry
-from threefold.bench.options import LoadOptions
+from threefold.bench.load_options import LoadOptions
 from threefold.bench.prompt import MadeUp, Prompt
 from threefold.errors import ConfigError
 

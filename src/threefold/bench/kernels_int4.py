@@ -1,0 +1,187 @@
+"""Products with packed 4-bit weights on a card, by shape: torch's bf16 products against every body and cut.
+
+    python -m threefold.bench.kernels_int4 [--sweep] --json FILE
+
+Without --sweep, the cuts of kernels/triton/int4_tables.py; with it, others beside them. What it finds belongs there.
+Each product is captured over several copies of its weight, so that none of it lies in the cache when its turn comes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (its usual name)
+
+from threefold.bench.kernels_command import run_kernels
+from threefold.bench.kernels_products import SHAPES, SPREAD_BYTES
+from threefold.kernels.activation import silu_mul
+from threefold.kernels.int4 import VALUES_PER_UNIT, PackedInt4
+from threefold.kernels.linear import Product
+from threefold.kernels.triton.int4 import tiled_body
+from threefold.kernels.triton.int4_dequantize import dequantizing_body
+from threefold.kernels.triton.int4_tables import PIECE_BYTES, Int4Sizes, int4_sizes
+from threefold.kernels.triton.launch import can_overlap
+from threefold.runner.device import CudaDevice
+
+TOKENS = (1, 16, 64, 128, 256, 512, 1024, 2048)
+GROUP_SIZE, UNITS = 128, 64
+DTYPE = torch.bfloat16
+MOST_COPIES = 24
+LEAST_DEQUANTISED = 128
+"""Tokens from which on dequantising first is measured."""
+SWEEP = {  # most tokens -> cuts
+    8: ((8, 16, 64, 1, 4), (8, 16, 64, 1, 8), (8, 32, 64, 2, 4), (8, 32, 64, 2, 6), (8, 64, 64, 4, 4),
+        (8, 16, 32, 1, 8)),
+    16: ((16, 16, 64, 1, 4), (16, 32, 64, 2, 4), (16, 32, 64, 2, 6), (16, 64, 64, 4, 4)),
+    32: ((32, 16, 64, 1, 4), (32, 32, 64, 2, 4), (32, 64, 64, 4, 4), (32, 64, 64, 4, 3)),
+    64: ((64, 32, 64, 2, 4), (64, 64, 32, 4, 5), (64, 64, 64, 4, 3), (64, 128, 32, 8, 4)),
+    128: ((64, 64, 32, 4, 4), (64, 128, 32, 4, 4), (128, 64, 32, 4, 5), (128, 128, 32, 8, 4)),
+    1 << 30: ((128, 64, 32, 4, 4), (128, 128, 32, 8, 3), (128, 128, 64, 8, 2), (256, 64, 32, 4, 3),
+              (256, 128, 32, 8, 3), (64, 128, 32, 4, 4)),
+}  # fmt: skip
+SPLITS = (1, 2, 4)
+_MOST_SPLIT_TILES = 1024
+"""Eight a multiprocessor."""
+PIECES = (PIECE_BYTES, 24 << 20, 1 << 30)
+
+
+class Shape(NamedTuple):
+    """One product of a model."""
+
+    num_outputs: int
+    num_inputs: int
+    is_gated: bool
+
+    @property
+    def num_results(self) -> int:
+        """Numbers that come out for a token."""
+        return self.num_outputs // 2 if self.is_gated else self.num_outputs
+
+
+def random_packed(shape: Shape, device: torch.device) -> PackedInt4:
+    """Random bits, scales and zeros that leave activations about as large as they were."""
+    num_chunks = shape.num_inputs // (VALUES_PER_UNIT * UNITS)
+    units = torch.randint(-(1 << 15), 1 << 15, (num_chunks, shape.num_outputs, UNITS), device=device).to(torch.int16)
+    pair = torch.tensor([0.2 * shape.num_inputs**-0.5, 128.0 + 8.0], dtype=DTYPE).view(torch.int32)
+    scale_zeros = pair.to(device).repeat(shape.num_inputs // GROUP_SIZE, shape.num_outputs)
+    return PackedInt4(units, scale_zeros, GROUP_SIZE, shape.num_inputs, DTYPE)
+
+
+def bodies_of(
+    shape: Shape, num_tokens: int, *, is_swept: bool
+) -> Iterator[tuple[str, Callable[[PackedInt4], Product]]]:
+    """Every body to measure: its name, and what makes it for a weight."""
+    for sizes in _cuts(shape, num_tokens, is_swept=is_swept):
+
+        def make(weight: PackedInt4, sizes: Int4Sizes = sizes) -> Product:
+            multiply = tiled_body(weight, None, is_gated=shape.is_gated, overlaps=can_overlap(weight.units.device))
+            return lambda x: multiply(x, sizes)
+
+        yield f"tiles {tuple(sizes)}", make
+    if num_tokens >= LEAST_DEQUANTISED:
+        for piece_bytes in PIECES if is_swept else PIECES[:1]:
+            yield (
+                f"dequantised, pieces of {piece_bytes >> 20} MiB",
+                partial(dequantizing_body, bias=None, is_gated=shape.is_gated, piece_bytes=piece_bytes),
+            )
+
+
+def _cuts(shape: Shape, num_tokens: int, *, is_swept: bool) -> list[Int4Sizes]:
+    num_chunks = shape.num_inputs // (VALUES_PER_UNIT * UNITS)
+    chosen = int4_sizes(num_tokens, shape.num_results, num_chunks, is_gated=shape.is_gated)
+    cuts = [] if chosen is None else [chosen]
+    if is_swept:
+        others = next(cuts for most, cuts in SWEEP.items() if num_tokens <= most)
+        cuts += [Int4Sizes(*cut, num_splits=splits) for cut in others for splits in SPLITS]
+    return list(dict.fromkeys(cut for cut in cuts if _is_sensible(cut, shape, num_tokens)))
+
+
+def _is_sensible(cut: Int4Sizes, shape: Shape, num_tokens: int) -> bool:
+    """Splits where there are too few tiles for the card, and none where there are plenty."""
+    tiles = -(-shape.num_results // cut.block_outputs) * -(-num_tokens // cut.block_tokens)
+    return cut.num_splits == 1 or tiles * cut.num_splits <= _MOST_SPLIT_TILES
+
+
+def measure_shape(name: str, num_tokens: int, device: CudaDevice, *, is_swept: bool) -> dict[str, Any]:
+    """Torch's time on bf16 weights and that of each body, in microseconds."""
+    shape, place = Shape(*SHAPES[name]), device.torch_device
+    x = torch.randn((num_tokens, shape.num_inputs), dtype=DTYPE, device=place)
+    plain_us = _plain_us(shape, x, device)
+    packed_bytes = shape.num_outputs * shape.num_inputs // 2
+    weights = [random_packed(shape, place) for _ in range(_num_copies(packed_bytes))]
+    found = []
+    for label, make in bodies_of(shape, num_tokens, is_swept=is_swept):
+        bodies = [make(weight) for weight in weights]
+        try:
+            us = device.replay_ms(partial(_run_all, bodies, x)) / len(weights) * 1e3
+        except Exception as error:  # noqa: BLE001 (a cut that this card cannot take is a finding, whatever Triton raises)
+            print(f"{name:>13} {num_tokens:5} tokens  {label}: {type(error).__name__}", flush=True)
+            continue
+        found.append({"us": us, "body": label, "ratio": plain_us / us})
+    return {"name": name, "tokens": num_tokens, "bf16_us": plain_us, "bodies": found}
+
+
+def _plain_us(shape: Shape, x: torch.Tensor, device: CudaDevice) -> float:
+    num_copies = _num_copies(shape.num_outputs * shape.num_inputs * 2)
+    size = (shape.num_outputs, shape.num_inputs)
+    weights = [torch.randn(size, dtype=DTYPE, device=x.device) for _ in range(num_copies)]
+    gate = silu_mul(shape.num_results, DTYPE, x.device) if shape.is_gated else None
+
+    def run() -> None:
+        for weight in weights:
+            out = F.linear(x, weight)
+            if gate is not None:
+                gate(out)
+
+    return device.replay_ms(run) / num_copies * 1e3
+
+
+def _num_copies(num_bytes: int) -> int:
+    return max(2, min(MOST_COPIES, SPREAD_BYTES // num_bytes))
+
+
+def _run_all(bodies: list[Product], x: torch.Tensor) -> None:
+    for body in bodies:
+        body(x)
+
+
+def measure_all(asked: argparse.Namespace, device: CudaDevice) -> dict[str, Any]:
+    """Every reading of the shapes asked for, shown as it comes, and their sums by number of tokens."""
+    readings = []
+    chunk = VALUES_PER_UNIT * UNITS
+    names = [name for name, (_, inputs, _) in SHAPES.items() if name.startswith(asked.shapes) and inputs % chunk == 0]
+    names = [name for name in names if not name.endswith("head")]  # left plain by all checkpoints
+    for num_tokens in asked.tokens:
+        ours = theirs = 0.0
+        for name in names:
+            one = measure_shape(name, num_tokens, device, is_swept=asked.sweep)
+            readings.append(one)
+            ranked = sorted(one["bodies"], key=lambda body: float(body["us"]))
+            best = "   ".join(f"{body['us']:.1f} us {body['body']}" for body in ranked[:3])
+            first = one["bodies"][0]["us"]
+            print(
+                f"{name:>13} {num_tokens:5} tokens  bf16 {one['bf16_us']:6.1f} us  table {first:6.1f} us   best {best}",
+                flush=True,
+            )
+            theirs += one["bf16_us"]
+            ours += first
+        print(f"{'a layer':>13} {num_tokens:5} tokens  bf16 {theirs:6.1f} us  table {ours:6.1f} us", end="")
+        print(f"  {theirs / ours:.2f} x", flush=True)
+    return {"products": readings}
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description="Measure products with packed 4-bit weights on a card.")
+    parser.add_argument("--shapes", default="8b", help="only shapes whose names begin so (8b)")
+    parser.add_argument("--tokens", type=int, nargs="+", default=TOKENS, help="numbers of tokens")
+    parser.add_argument("--sweep", action="store_true", help="other cuts than the table's, too")
+    run_kernels(parser, measure_all)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What the tools measured, as one page that opens anywhere: figures in, HTML out."""

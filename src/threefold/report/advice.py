@@ -1,0 +1,165 @@
+"""The sections of the advisor: what to do and why, what was predicted against what was measured, what tune settled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+from markupsafe import Markup
+
+from threefold.advise.knee import KneePoint, find_knee
+from threefold.advise.verdict import OFF, ON
+from threefold.report.charts import Line, Mark, line_chart, span_chart
+from threefold.report.formats import change, count, share
+from threefold.report.markup import Section, badge, charts, figure, heading, joined, listing, paragraph, table
+from threefold.report.parts import Part
+
+_MOST_LINES = 6
+_KINDS = {ON: "good", OFF: "bad"}
+
+
+def advice_section(parts: Sequence[Part], *, include_text: bool) -> Section:  # noqa: ARG001 the sections' form
+    """Every piece of advice."""
+    return Section("advice", "What to do", joined(_advice(part) for part in parts))
+
+
+def _advice(part: Part) -> Markup:
+    data, source = part.data, part.origin.short
+    base = data["base"]
+    users = data["concurrency"]
+    lead = (
+        f"{data['model']} on {data['device']}, judged at {users} users ({data['concurrency_reason']}). As it is: "
+        f"{count(base['output_throughput'])} tokens/s, first token after {count(base['p50_ttft_ms'])} ms, then "
+        f"{count(base['p50_tpot_ms'])} ms per token for the middle request. Simulated: the real scheduler over this "
+        "load, with the measured cost of steps in place of the model."
+    )
+    pieces = [paragraph(lead, "lead"), listing(data["summary"], "verdict"), _targets(data)]
+    figures = [*_changes(data, source), *_by_users(data, source), *_knee(data["knee"], source)]
+    return joined([*pieces, charts(figures), _verdicts(data["verdicts"]), part.origin.lines()])
+
+
+def _targets(data: Mapping[str, Any]) -> Markup:
+    if not data["targets"]:
+        return Markup("")
+    wanted = ", ".join(f"{name} {count(limit)} ms" for name, limit in data["targets"].items())
+    return paragraph(f"Targets for nine requests in ten: {wanted}: {'; '.join(data['missed']) or 'met as it is'}.")
+
+
+def _changes(data: Mapping[str, Any], source: str) -> list[Markup]:
+    known = [one for one in data["verdicts"] if one["change"] is not None and one["low"] is not None]
+    if not known:
+        return []
+    middle, low, high = ([100 * one[key] for one in known] for key in ("change", "low", "high"))
+    names = [one["lever"] + (" (estimate)" if one["is_estimate"] else "") for one in known]
+    chart = span_chart(names, [Line("expected", range(len(known)), middle, low, high)], x_label="% tokens per second")
+    return [figure(f"What each lever changes at {data['concurrency']} users", chart, source)]
+
+
+def _by_users(data: Mapping[str, Any], source: str) -> list[Markup]:
+    """Where verdicts flip: levers that change anything worth a line, the greatest first."""
+    lines = [
+        Line(one["lever"], [gain["concurrency"] for gain in one["by_load"]],
+             [1 + gain["change"] for gain in one["by_load"]])
+        for one in data["verdicts"]
+        if len(one["by_load"]) > 1
+    ]  # fmt: skip
+    lines = sorted(lines, key=lambda line: -max(abs(value - 1) for value in line.ys))[:_MOST_LINES]
+    if not lines:
+        return []
+    chart = line_chart(lines, x_label="users at once", y_label="speed, without it = 1", is_log_x=True,
+                       scale="free", levels=[Mark(1.0, "")])  # fmt: skip
+    return [figure("What levers change, by the number of users", chart, source, [line.name for line in lines])]
+
+
+def _knee(points: Sequence[Mapping[str, Any]], source: str) -> list[Markup]:
+    """Throughput and waiting against max_num_seqs."""
+    if len(points) < 2:
+        return []
+    knee, _ = find_knee([KneePoint(**point) for point in points])
+    knees = [Mark(knee.max_num_seqs, "knee")] if knee is not None else []
+    sizes = [point["max_num_seqs"] for point in points]
+    shown = []
+    for title, key, label in (
+        ("Tokens per second, by requests that run at once", "output_rate", "tokens per second"),
+        ("Time to the first token (TTFT), nine in ten", "ttft_p90_ms", "ms to first token"),
+        ("Time per further token (TPOT), nine in ten", "tpot_p90_ms", "ms per token"),
+    ):
+        line = Line("as many users", sizes, [point[key] for point in points])
+        chart = line_chart([line], x_label="max_num_seqs", y_label=label, is_log_x=True, knees=knees)
+        shown.append(figure(title, chart, source))
+    return shown
+
+
+def _verdicts(verdicts: Sequence[Mapping[str, Any]]) -> Markup:
+    rows = []
+    for one in verdicts:
+        word = one["verdict"] + (" (estimate)" if one["is_estimate"] else "")
+        span = f"{change(one['low'])} to {change(one['high'])}" if one["low"] is not None else ""
+        parts = (one["reason"], one["flips"], one["costs"] and f"costs {one['costs']}", one.get("quality"))
+        why = "; ".join(part for part in parts if part)
+        rows.append(
+            [one["lever"], badge(word, _KINDS.get(one["verdict"], "open")), one["setting"], why,
+             change(one["change"]), span, change(one["ttft_change"]), change(one["tpot_change"])]
+        )  # fmt: skip
+    names = ["lever", "verdict", "what to type", "why", "tokens/s", "from … to", "TTFT", "TPOT"]
+    return table(names, rows, num_left=4)
+
+
+def verification_section(parts: Sequence[Part], *, include_text: bool) -> Section:  # noqa: ARG001 the sections' form
+    """Predicted against measured."""
+    lead = paragraph(
+        "The advisor's prediction and the measurement of the same requests on this machine, lever by lever; bars are "
+        "the spread of the measurement.",
+        "lead",
+    )
+    return Section("verification", "Predicted against measured", joined([lead, *(_cells(part) for part in parts)]))
+
+
+def _cells(part: Part) -> Markup:
+    from threefold.advise.verify_cell import Cell, score
+
+    cells = [Cell(**{key: one[key] for key in Cell.__slots__}) for one in part.data["cells"]]
+    if not cells:
+        return joined([paragraph("Nothing was open, so nothing was measured."), part.origin.lines()])
+    places = range(len(cells))
+    names = [f"{cell.lever}, {cell.users} users" for cell in cells]
+    measured = [100 * cell.measured for cell in cells]
+    reach = [100 * cell.spread for cell in cells]
+    lows = [value - half for value, half in zip(measured, reach, strict=True)]
+    highs = [value + half for value, half in zip(measured, reach, strict=True)]
+    spans = [
+        Line("predicted", places, [100 * cell.predicted for cell in cells]),
+        Line("measured", places, measured, lows, highs),
+    ]
+    chart = span_chart(names, spans, x_label="% tokens per second")
+    said = {True: badge("right", "good"), False: badge("wrong", "bad"), None: badge("too small", "open")}
+    rows = [
+        [cell.lever, str(cell.users), str(cell.num_requests), change(cell.predicted),
+         f"{change(cell.measured)} ± {share(cell.spread)}", said[cell.is_sign_right],
+         badge("yes", "good") if cell.is_close else badge("no", "bad"), count(cell.predicted_rate),
+         count(cell.measured_rate)]
+        for cell in cells
+    ]  # fmt: skip
+    columns = ["lever", "users", "requests", "predicted", "measured", "sign", "within 15 points",
+               "tokens/s without it: said", "was"]  # fmt: skip
+    shown = charts([figure("Change of tokens per second", chart, part.origin.short, ["predicted", "measured"])])
+    return joined([listing(score(cells), "verdict"), shown, table(columns, rows), part.origin.lines()])
+
+
+def tuned_section(parts: Sequence[Part], *, include_text: bool) -> Section:  # noqa: ARG001 the sections' form
+    """What tune measured and wrote down."""
+    lead = paragraph(
+        "What was left open was measured on this machine; the settings are for threefold serve --config.", "lead"
+    )
+    return Section("tuned", "Settled by measurement", joined([lead, *(_tuned(part) for part in parts)]))
+
+
+def _tuned(part: Part) -> Markup:
+    settings = yaml.safe_dump(dict(part.data["settings"]), sort_keys=False) if part.data["settings"] else "{}\n"
+    figures = _knee(part.data["points"], part.origin.short)
+    file = Markup("<pre>{}</pre>").format(settings)
+    return joined(
+        [listing(part.data["reasons"], "verdict"), charts(figures), heading("threefold.yaml"), file,
+         part.origin.lines()]
+    )  # fmt: skip
