@@ -40,6 +40,14 @@ def test_where_steps_overlap_all_of_it_is_the_price() -> None:
     assert price.put(*step(4, next_draft=3), 1.015).draft_ms == pytest.approx(5.0)
 
 
+def test_where_steps_overlap_the_step_behind_an_asking_waits_for_it_too() -> None:
+    price = DraftPrice(is_overlapped=True)
+    price.put(*step(4, next_draft=3), 1.0)
+
+    assert price.put(*step(4, next_draft=0), 1.014).draft_ms == pytest.approx(4.0)
+    assert price.put(*step(4, next_draft=0), 1.028).draft_ms == 0.5  # as timed, nothing added
+
+
 def test_rest_is_nobodys_and_an_unknown_load_keeps_what_was_timed() -> None:
     price = DraftPrice(is_overlapped=False)
     price.put(*step(4, next_draft=0), 1.0)

@@ -81,6 +81,8 @@ class Appetite:
         self.is_probing = False
         self._planned: deque[_StepAsking] = deque()  # steps that are not over yet, two where they overlap
         self._asked: dict[int, int] = {}
+        self._was_asking = False
+        self._single: tuple[Collection[int], float] = (), 0.0  # an asking whose price is not complete
 
     def start(self, request_id: int, limit: int) -> None:
         """A request that may be asked for up to limit tokens."""
@@ -162,12 +164,24 @@ class Appetite:
         self._budget.earn(step_ms)
         asking = self._planned.popleft() if self._planned else _StepAsking(None, 0)
         lengths = asking.lengths
-        self._cost.observe_draft(*self._totals(lengths.values()), draft_ms)
+        self._learn_cost(lengths.values(), draft_ms)
         self._asked = {key: length for key, length in lengths.items() if key in self._requests}
         self._step += 1
         if asking.committing:
             self.is_probing = asking.is_probing
             self._settle(asking.committing, plain_shape)
+
+    def _learn_cost(self, lengths: Collection[int], draft_ms: float) -> None:
+        """Step after step each one's price holds what it waited for the one before; a single asking pays that later."""
+        last_lengths, last_ms = self._single
+        self._single = (), 0.0
+        if lengths and self._was_asking:
+            self._cost.observe_draft(*self._totals(lengths), draft_ms)
+        elif lengths:
+            self._single = lengths, draft_ms
+        elif last_lengths:
+            self._cost.observe_draft(*self._totals(last_lengths), last_ms + draft_ms)
+        self._was_asking = bool(lengths)
 
     def _learn_misses(self) -> None:
         """Those asked of whom nothing came."""

@@ -111,7 +111,7 @@ class Controller:
         num_drafted = int(sum(drafts.num_drafted for drafts in verified.values()))
         num_accepted = int(sum(drafts.num_accepted for drafts in verified.values()))
         num_rows = self._appetite.num_ending
-        has_drafts = num_drafted > 0 or self._appetite.is_ending_asking
+        has_drafts = num_drafted > 0 or draft_ms > 0 or self._appetite.is_ending_asking
         plain_shape = shape._replace(num_tokens=shape.num_tokens - num_drafted)
         self._appetite.end_step(plain_shape, forward_ms + draft_ms, draft_ms)
         self._prober.earn(forward_ms + draft_ms)

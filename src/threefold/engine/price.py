@@ -1,8 +1,9 @@
 """What drafts really cost a step: all that passes beside its forward pass, less what passes there without drafts.
 
 Proposing is the part that can be timed by itself. Deciding, planning, verifying on the host and building longer results
-cost as well, and where steps overlap a step with drafts keeps the next one waiting. All of it lies between the end of
-one step and the end of the next. Knows nothing about what is done with the price.
+cost as well, and where steps overlap a step that asks for drafts keeps the next one waiting, whether or not that one
+has any. All of it lies between the end of one step and the end of the next. Knows nothing about what is done with the
+price.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class DraftPrice:
     def __init__(self, is_overlapped: bool) -> None:
         self._is_overlapped = is_overlapped
         self._ended_s: float | None = None
+        self._was_asking = False
         self._plain_ms: dict[int, float] = {}  # a committed token's share of the host, by the size of the batch
 
     def rest(self) -> None:
@@ -40,8 +42,14 @@ class DraftPrice:
             ended_s: the clock when it was collected.
         """
         before_s, self._ended_s = self._ended_s, ended_s
-        has_drafts = any(row.next_draft or row.max_draft for row in plan.rows)
-        if before_s is None or (self._is_overlapped and not has_drafts):
+        is_asking = any([row.next_draft for row in plan.rows])
+        was_asking, self._was_asking = self._was_asking, is_asking
+        has_drafts = is_asking or any([row.max_draft for row in plan.rows])
+        if self._is_overlapped:
+            has_drafts = has_drafts or was_asking
+            if not has_drafts:
+                return result
+        if before_s is None:
             return result
         num_tokens = sum([len(row.token_ids) for row in result.rows])
         if not num_tokens:
