@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from threefold.kernels.int4 import Int4Weight, dequantize, int4_product, int4_product_reference, pack
-from threefold.kernels.triton.int4_tables import MAX_FEW_TOKENS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")]
 CARD = torch.device("cuda")
@@ -87,6 +86,8 @@ def test_a_token_has_one_result_whoever_is_beside_it(num_tokens: int) -> None:
 
 @pytest.mark.parametrize("num_outputs", [1024, 4096])
 def test_few_tokens_are_summed_in_one_order(num_outputs: int) -> None:
+    from threefold.kernels.triton.int4_tables import MAX_FEW_TOKENS
+
     multiply = int4_product(random_weight(num_outputs, 4096, 128), None, dtype=torch.bfloat16)
     x = torch.randn(MAX_FEW_TOKENS, 4096, device=CARD, dtype=torch.bfloat16)
     alone = multiply(x[:1])

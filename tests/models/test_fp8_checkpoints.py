@@ -259,6 +259,35 @@ def test_what_a_model_takes_and_dummy_weights(plain: Tensors, save_folder: Save)
     assert 0.5 < loaded(dummy)._layers[0].attention.qkv(x).std().item() < 2
 
 
+def test_weights_quantised_here_take_a_head_of_its_own_with_them(plain: Tensors, save_folder: Save) -> None:
+    checkpoint = open_checkpoint(save_folder(plain, tie_word_embeddings=False))
+    asked = replace(checkpoint, spec=replace(checkpoint.spec, quantization=MADE_HERE["fp8"]))
+    x = torch.randn(3, 64)
+
+    decoder = loaded(asked)
+
+    right = x @ plain["lm_head.weight"].float().T
+    assert 0.001 < ((decoder.logits(x) - right).norm() / right.norm()).item() < 0.04
+    embedded = decoder._embedding(torch.arange(5))
+    assert torch.equal(embedded, plain["model.embed_tokens.weight"][:5].float())
+    card, spec = torch.device("cuda"), checkpoint.spec
+    tied = replace(spec, has_tied_head=True)
+    saved, saved_tied = (
+        kept_bytes(one, torch.bfloat16, card)
+        - kept_bytes(replace(one, quantization=MADE_HERE["fp8"]), torch.bfloat16, card)
+        for one in (spec, tied)
+    )
+    assert saved - saved_tied == spec.vocab_size * (spec.hidden_size - 4)  # a byte a number less, a scale an output
+
+
+def test_a_tied_head_stays_as_it_is(plain: Tensors, save_folder: Save) -> None:
+    tied = {name: tensor for name, tensor in plain.items() if name != "lm_head.weight"}
+    checkpoint = open_checkpoint(save_folder(tied, tie_word_embeddings=True))
+    asked = replace(checkpoint, spec=replace(checkpoint.spec, quantization=MADE_HERE["fp8"]))
+    x = torch.randn(3, 64)
+    torch.testing.assert_close(loaded(asked).logits(x), x @ plain["model.embed_tokens.weight"].float().T)
+
+
 def test_a_gguf_file_may_become_fp8_too(tiny_gguf: Callable[..., Path]) -> None:
     checkpoint = open_checkpoint(tiny_gguf())
     asked = replace(checkpoint, spec=replace(checkpoint.spec, quantization=MADE_HERE["fp8"]))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
 from threefold.cost import CostCurve
 from threefold.layers.attention import allocate_kv
+from threefold.layers.batch import Batch
 from threefold.models.decoder import Decoder
 from threefold.models.shapes import expected_shapes
 from threefold.models.spec import ModelSpec
@@ -52,6 +55,34 @@ def test_time_is_bounded(decoder: Decoder) -> None:
     kv = allocate_kv(SPEC, LIMITS.num_blocks, LIMITS.block_size, torch.float32, torch.device("cpu"))
 
     assert 1 == len(measure_steps(eager_step(decoder, kv), CpuDevice(1), LIMITS, max_s=0.0))
+
+
+class CompilingDevice(CpuDevice):
+    """Whose clock an hour goes by on whenever a shape is met for the first time, and a second with each step."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.now_ms = 0.0
+        self.met: set[tuple[int, int, int]] = set()
+
+    def run(self, batch: Batch) -> None:
+        shape = (len(batch.context_lens), batch.max_new, batch.max_context)
+        self.now_ms += 1e3 if shape in self.met else 3.6e6
+        self.met.add(shape)
+
+    def time_ms(self, work: Callable[[], object]) -> float:
+        start = self.now_ms
+        work()
+        return self.now_ms - start
+
+
+def test_the_bound_is_of_steps_and_not_of_compiling_bodies() -> None:
+    """Each shape passes twice, the first time unmeasured."""
+    device = CompilingDevice()
+
+    readings = measure_steps(device.run, device, LIMITS, max_s=9.0)
+
+    assert [1e3] * 5 == [ms for _, ms in readings]
 
 
 def test_rows_use_slots_of_their_own_blocks_and_positions_at_the_end_of_the_context() -> None:

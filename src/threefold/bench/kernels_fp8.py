@@ -51,6 +51,8 @@ MANY_CUTS = tuple(
         (128, 256, 128, 8, 3),
     )
 )  # fmt: skip
+MANY_BLOCK_CUTS = tuple(sizes for sizes in MANY_CUTS if sizes.block_m * sizes.block_n <= sizes.num_warps * 32 * 64)
+"""Those with at most 64 sums a thread: there is a step's own beside them, and more do not fit into registers."""
 Body = Callable[[torch.Tensor], Any]
 
 
@@ -80,8 +82,9 @@ def _bodies(plain: list[torch.Tensor], num_tokens: int, is_gated: bool) -> Itera
     if num_tokens <= MOST_FEW:
         yield from _few("few by output", by_output, FEW_CUTS, is_gated)
         yield from _few("few by block", by_block, FEW_BLOCK_CUTS, is_gated)
-    else:
-        yield from _many(by_output, by_block)
+    yield from _many("by output", by_output, MANY_CUTS)
+    yield from _many("by block", by_block, MANY_BLOCK_CUTS)
+    if num_tokens > MOST_FEW:
         gate = silu_mul(len(plain[0]) // 2, DTYPE, plain[0].device) if is_gated else _as_it_is
         yield "by block, dequantised", [partial(_dequantised, weight, gate) for weight in by_block]
     yield "rounding alone", [round_rows_body(Fp8Inputs())] * len(plain)
@@ -99,15 +102,14 @@ def _few(
     for sizes in cuts:
         yield (
             f"{name} {tuple(sizes)}",
-            [few_tokens_fp8_body(*one, None, sizes, is_gated=is_gated, overlaps=True) for one in weights],
+            [few_tokens_fp8_body(*one, None, sizes, is_gated=is_gated) for one in weights],
         )
 
 
-def _many(by_output: list[Fp8Weight], by_block: list[Fp8Weight]) -> Iterator[tuple[str, list[Body]]]:
+def _many(name: str, weights: list[Fp8Weight], cuts: tuple[ManySizes, ...]) -> Iterator[tuple[str, list[Body]]]:
     """Triton's products of FP8 with FP8, rounding included, without the gate."""
-    for sizes in MANY_CUTS:
-        for name, weights in (("by output", by_output), ("by block", by_block)):
-            yield f"triton many {name} {tuple(sizes)}", [partial(_triton_many, one, sizes) for one in weights]
+    for sizes in cuts:
+        yield f"triton many {name} {tuple(sizes)}", [partial(_triton_many, one, sizes) for one in weights]
 
 
 def _for_many(multiply: CardFp8Product, x: torch.Tensor) -> torch.Tensor:

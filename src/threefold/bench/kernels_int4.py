@@ -4,13 +4,17 @@
 
 Without --sweep, the cuts of kernels/triton/int4_tables.py; with it, others beside them. What it finds belongs there.
 Each product is captured over several copies of its weight, so that none of it lies in the cache when its turn comes.
+Bodies are compiled beforehand, by several processes.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from functools import partial
+from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 import torch
@@ -23,30 +27,38 @@ from threefold.kernels.int4 import VALUES_PER_UNIT, PackedInt4
 from threefold.kernels.linear import Product
 from threefold.kernels.triton.int4 import tiled_body
 from threefold.kernels.triton.int4_dequantize import dequantizing_body
-from threefold.kernels.triton.int4_tables import PIECE_BYTES, Int4Sizes, int4_sizes
-from threefold.kernels.triton.launch import can_overlap
+from threefold.kernels.triton.int4_tables import PIECE_BYTES, FewSizes, Int4Sizes, int4_sizes, likely_splits
 from threefold.runner.device import CudaDevice
 
-TOKENS = (1, 16, 64, 128, 256, 512, 1024, 2048)
+TOKENS = (1, 32, 64, 128, 256, 512, 1024, 2048)
 GROUP_SIZE, UNITS = 128, 64
 DTYPE = torch.bfloat16
 MOST_COPIES = 24
 LEAST_DEQUANTISED = 128
 """Tokens from which on dequantising first is measured."""
-SWEEP = {  # most tokens -> cuts
-    8: ((8, 16, 64, 1, 4), (8, 16, 64, 1, 8), (8, 32, 64, 2, 4), (8, 32, 64, 2, 6), (8, 64, 64, 4, 4),
-        (8, 16, 32, 1, 8)),
-    16: ((16, 16, 64, 1, 4), (16, 32, 64, 2, 4), (16, 32, 64, 2, 6), (16, 64, 64, 4, 4)),
-    32: ((32, 16, 64, 1, 4), (32, 32, 64, 2, 4), (32, 64, 64, 4, 4), (32, 64, 64, 4, 3)),
-    64: ((64, 32, 64, 2, 4), (64, 64, 32, 4, 5), (64, 64, 64, 4, 3), (64, 128, 32, 8, 4)),
-    128: ((64, 64, 32, 4, 4), (64, 128, 32, 4, 4), (128, 64, 32, 4, 5), (128, 128, 32, 8, 4)),
-    1 << 30: ((128, 64, 32, 4, 4), (128, 128, 32, 8, 3), (128, 128, 64, 8, 2), (256, 64, 32, 4, 3),
-              (256, 128, 32, 8, 3), (64, 128, 32, 4, 4)),
+FEW_SWEEP = {  # most tokens -> cuts
+    8: ((8, 16, 1, 6), (8, 16, 2, 3), (8, 16, 2, 5), (8, 16, 4, 2), (8, 16, 4, 3), (8, 16, 4, 5), (8, 16, 8, 2),
+        (8, 16, 8, 3), (8, 16, 16, 2), (8, 32, 2, 3), (8, 32, 4, 2), (8, 32, 4, 3), (8, 32, 8, 2), (8, 16, 4, 3, 2),
+        (8, 16, 4, 3, 4)),
+    16: ((16, 16, 4, 2), (16, 16, 4, 3), (16, 16, 8, 2), (16, 16, 2, 4), (16, 32, 2, 3), (16, 32, 4, 2),
+         (16, 32, 4, 3), (16, 16, 4, 3, 2)),
+    32: ((16, 16, 4, 3), (16, 32, 4, 3), (32, 16, 4, 2), (32, 16, 4, 3), (32, 16, 8, 2), (32, 32, 1, 4), (32, 32, 2, 3),
+         (32, 32, 4, 2), (32, 32, 8, 2), (32, 64, 2, 2), (32, 64, 2, 3), (32, 64, 4, 2), (32, 32, 4, 2, 2),
+         (32, 64, 4, 2, 2), (32, 64, 4, 2, 4)),
 }  # fmt: skip
-SPLITS = (1, 2, 4)
-_MOST_SPLIT_TILES = 1024
-"""Eight a multiprocessor."""
-PIECES = (PIECE_BYTES, 24 << 20, 1 << 30)
+SWEEP = {  # most tokens -> cuts, each with the splits that seem best
+    32: ((32, 64, 64, 4, 4), (32, 128, 64, 8, 3)),
+    64: ((64, 64, 32, 4, 4), (64, 64, 64, 4, 3), (64, 128, 32, 8, 4), (64, 128, 64, 8, 3), (64, 128, 32, 4, 4)),
+    128: ((64, 128, 32, 8, 4), (128, 64, 32, 4, 3), (128, 128, 32, 8, 2), (128, 128, 32, 8, 3), (128, 128, 64, 8, 2),
+          (128, 256, 32, 8, 3)),
+    1 << 30: ((256, 128, 32, 8, 3), (256, 128, 32, 8, 2), (256, 128, 16, 8, 4), (128, 128, 32, 8, 2),
+              (128, 128, 32, 8, 3), (128, 128, 16, 8, 4), (128, 128, 64, 8, 2), (128, 256, 32, 8, 3)),
+}  # fmt: skip
+SPLITS_TRIED = 2
+PIECES = tuple(mib << 20 for mib in (PIECE_BYTES >> 20, 8, 12, 24))
+_COMPILERS = 12
+"""Processes; each holds a card's context and one weight."""
+Cut = FewSizes | Int4Sizes
 
 
 class Shape(NamedTuple):
@@ -77,11 +89,11 @@ def bodies_of(
     """Every body to measure: its name, and what makes it for a weight."""
     for sizes in _cuts(shape, num_tokens, is_swept=is_swept):
 
-        def make(weight: PackedInt4, sizes: Int4Sizes = sizes) -> Product:
-            multiply = tiled_body(weight, None, is_gated=shape.is_gated, overlaps=can_overlap(weight.units.device))
+        def make(weight: PackedInt4, sizes: Cut = sizes) -> Product:
+            multiply = tiled_body(weight, None, is_gated=shape.is_gated)
             return lambda x: multiply(x, sizes)
 
-        yield f"tiles {tuple(sizes)}", make
+        yield f"{'few' if isinstance(sizes, FewSizes) else 'tiles'} {tuple(sizes)}", make
     if num_tokens >= LEAST_DEQUANTISED:
         for piece_bytes in PIECES if is_swept else PIECES[:1]:
             yield (
@@ -90,20 +102,46 @@ def bodies_of(
             )
 
 
-def _cuts(shape: Shape, num_tokens: int, *, is_swept: bool) -> list[Int4Sizes]:
+def _cuts(shape: Shape, num_tokens: int, *, is_swept: bool) -> list[Cut]:
     num_chunks = shape.num_inputs // (VALUES_PER_UNIT * UNITS)
-    chosen = int4_sizes(num_tokens, shape.num_results, num_chunks, is_gated=shape.is_gated)
-    cuts = [] if chosen is None else [chosen]
+    chosen = int4_sizes(num_tokens, shape.num_outputs, num_chunks)
+    cuts: list[Cut] = [] if chosen is None else [chosen]
     if is_swept:
-        others = next(cuts for most, cuts in SWEEP.items() if num_tokens <= most)
-        cuts += [Int4Sizes(*cut, num_splits=splits) for cut in others for splits in SPLITS]
-    return list(dict.fromkeys(cut for cut in cuts if _is_sensible(cut, shape, num_tokens)))
+        few = next((cuts for most, cuts in FEW_SWEEP.items() if num_tokens <= most), ())
+        cuts += [FewSizes(*cut) for cut in few if cut[2] <= num_chunks]
+        if num_tokens > min(FEW_SWEEP):
+            many = next(cuts for most, cuts in SWEEP.items() if num_tokens <= most)
+            cuts += [cut for sizes in many for cut in _with_splits(Int4Sizes(*sizes), shape, num_tokens, num_chunks)]
+    return list(dict.fromkeys(cuts))
 
 
-def _is_sensible(cut: Int4Sizes, shape: Shape, num_tokens: int) -> bool:
-    """Splits where there are too few tiles for the card, and none where there are plenty."""
-    tiles = -(-shape.num_results // cut.block_outputs) * -(-num_tokens // cut.block_tokens)
-    return cut.num_splits == 1 or tiles * cut.num_splits <= _MOST_SPLIT_TILES
+def _with_splits(sizes: Int4Sizes, shape: Shape, num_tokens: int, num_chunks: int) -> list[Int4Sizes]:
+    tiles = -(-shape.num_outputs // sizes.block_rows) * -(-num_tokens // sizes.block_tokens)
+    return [sizes._replace(num_splits=splits) for splits in likely_splits(tiles, num_chunks)[:SPLITS_TRIED]]
+
+
+def compile_all(names: list[str], asked: argparse.Namespace) -> None:
+    """Bring every body into the compiler's cache on disk."""
+    work = [(name, num_tokens) for num_tokens in asked.tokens for name in names]
+    with ProcessPoolExecutor(_COMPILERS, mp_context=get_context("spawn")) as pool:
+        shares = [
+            pool.submit(compile_some, *each, is_swept=asked.sweep, share=share) for each in work for share in (0, 1)
+        ]
+        for share in shares:
+            share.result()
+
+
+def compile_some(name: str, num_tokens: int, *, is_swept: bool, share: int) -> None:
+    """Run every second body once, those of even or of odd place; what cannot run shows when it is measured."""
+    place = CudaDevice().torch_device
+    shape = Shape(*SHAPES[name])
+    weight = random_packed(shape, place)
+    x = torch.zeros((num_tokens, shape.num_inputs), dtype=DTYPE, device=place)
+    with torch.inference_mode():
+        for _, make in list(bodies_of(shape, num_tokens, is_swept=is_swept))[share::2]:
+            with suppress(Exception):
+                make(weight)(x)
+                torch.accelerator.synchronize()
 
 
 def measure_shape(name: str, num_tokens: int, device: CudaDevice, *, is_swept: bool) -> dict[str, Any]:
@@ -155,6 +193,7 @@ def measure_all(asked: argparse.Namespace, device: CudaDevice) -> dict[str, Any]
     chunk = VALUES_PER_UNIT * UNITS
     names = [name for name, (_, inputs, _) in SHAPES.items() if name.startswith(asked.shapes) and inputs % chunk == 0]
     names = [name for name in names if not name.endswith("head")]  # left plain by all checkpoints
+    compile_all(names, asked)
     for num_tokens in asked.tokens:
         ours = theirs = 0.0
         for name in names:

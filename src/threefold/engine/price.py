@@ -42,9 +42,9 @@ class DraftPrice:
             ended_s: the clock when it was collected.
         """
         before_s, self._ended_s = self._ended_s, ended_s
-        is_asking = any([row.next_draft for row in plan.rows])
+        is_asking = any(row.next_draft for row in plan.rows)
         was_asking, self._was_asking = self._was_asking, is_asking
-        has_drafts = is_asking or any([row.max_draft for row in plan.rows])
+        has_drafts = is_asking or any(row.max_draft for row in plan.rows)
         if self._is_overlapped:
             has_drafts = has_drafts or was_asking
             if not has_drafts:

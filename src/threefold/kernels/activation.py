@@ -22,9 +22,8 @@ def silu_mul(width: int, dtype: torch.dtype, device: torch.device) -> SiluMul:
     """The fastest body for rows of 2 * width numbers."""
     if is_triton(device, dtype):
         from threefold.kernels.triton.activation import silu_mul_body as triton_body
-        from threefold.kernels.triton.launch import can_overlap
 
-        return triton_body(width, overlaps=can_overlap(device))
+        return triton_body(width)
     if not is_native(device, dtype, width):
         return silu_mul_reference
     from threefold.kernels.native.activation import ROWS_PER_ITEM, silu_mul_body

@@ -142,9 +142,8 @@ class PagedAttention:
         self._card: CardAttention | None = None
         if is_triton(device, dtype):
             from threefold.kernels.triton.attention import CardAttention
-            from threefold.kernels.triton.launch import can_overlap
 
-            self._card = CardAttention(heads, scale, window, overlaps=can_overlap(device))
+            self._card = CardAttention(heads, scale, window)
         elif is_native(device, dtype, heads.head_dim // 2):
             from threefold.kernels.native import attention as native
 

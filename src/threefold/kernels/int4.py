@@ -1,7 +1,7 @@
 """Products with weights of four bits, packed (AWQ, GPTQ and compressed-tensors bring theirs into this form).
 
 Contract: y = x · weightᵀ + bias with weight[o, i] = (value[o, i] - zero[o, g]) · scale[o, g] and g the group that input
-i lies in; gated as in kernels/linear.py. The weight is rounded to the activations' type once, sums are in float32.
+i lies in; gated as in kernels/linear.py. The weight is rounded to the activations' type once at most, sums are float32.
 
 On a card weights stay packed, in the order in which the bodies read them:
 
@@ -89,15 +89,14 @@ def _on_card(weight: Int4Weight, bias: torch.Tensor | None, *, is_gated: bool, d
     from threefold.kernels.triton.int4 import tiled_body
     from threefold.kernels.triton.int4_dequantize import dequantizing_body
     from threefold.kernels.triton.int4_tables import int4_sizes
-    from threefold.kernels.triton.launch import can_overlap
 
     packed = pack(weight, dtype)
-    tiled = tiled_body(packed, bias, is_gated=is_gated, overlaps=can_overlap(packed.units.device))
+    tiled = tiled_body(packed, bias, is_gated=is_gated)
     many = dequantizing_body(packed, bias, is_gated=is_gated)
-    num_chunks, num_outputs, _ = packed.units.shape
+    num_chunks, num_rows, _ = packed.units.shape
 
     def multiply(x: torch.Tensor) -> torch.Tensor:
-        sizes = int4_sizes(x.shape[0], num_outputs // (2 if is_gated else 1), num_chunks, is_gated=is_gated)
+        sizes = int4_sizes(x.shape[0], num_rows, num_chunks)
         return many(x) if sizes is None else tiled(x, sizes)
 
     return multiply

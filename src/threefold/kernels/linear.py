@@ -73,14 +73,12 @@ def _as_it_is(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
 
 
 def _on_card(weight: torch.Tensor, bias: torch.Tensor | None, many: Product, *, is_gated: bool) -> Product:
-    from threefold.kernels.triton.launch import can_overlap
     from threefold.kernels.triton.product import few_tokens_body
     from threefold.kernels.triton.tables import product_sizes
 
     if weight.dtype == torch.float32:
         return many  # its tiles would not fit into shared memory
-    sizes, overlaps = product_sizes(*weight.shape, is_gated=is_gated), can_overlap(weight.device)
-    few = few_tokens_body(weight, bias, sizes, is_gated=is_gated, overlaps=overlaps)
+    few = few_tokens_body(weight, bias, product_sizes(*weight.shape, is_gated=is_gated), is_gated=is_gated)
     return lambda x: few(x) if x.shape[0] <= MAX_FEW_TOKENS_ON_CARD else many(x)
 
 

@@ -37,10 +37,9 @@ def rms_norm(weight: torch.Tensor, eps: float) -> RmsNorm:
     if is_native(weight.device, weight.dtype, weight.shape[0]):
         return _native(weight, eps)
     if is_triton(weight.device, weight.dtype):
-        from threefold.kernels.triton.launch import can_overlap
         from threefold.kernels.triton.norm import rms_norm_body
 
-        return rms_norm_body(weight, eps, overlaps=can_overlap(weight.device))
+        return rms_norm_body(weight, eps)
     return lambda x, residual: rms_norm_reference(x, residual, weight, eps)
 
 

@@ -77,10 +77,9 @@ def rotate_and_store_reference(  # noqa: PLR0917 (an op's operands)
 def rotate_and_store(heads: Heads, norms: HeadNorms | None, dtype: torch.dtype, device: torch.device) -> RotateAndStore:
     """The fastest body for these heads: a function of (qkv, angles, slots, kv)."""
     if is_triton(device, dtype):
-        from threefold.kernels.triton.launch import can_overlap
         from threefold.kernels.triton.rotary import rotate_and_store_body
 
-        return rotate_and_store_body(heads, norms, overlaps=can_overlap(device))
+        return rotate_and_store_body(heads, norms)
     if is_native(device, dtype, heads.head_dim // 2):
         native = _native(heads, norms, dtype)
 

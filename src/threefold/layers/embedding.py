@@ -1,6 +1,7 @@
 """Token embedding and output head, both divided by vocabulary among the ranks.
 
-Either is a table [vocabulary, hidden_size], plain or packed; a tied head multiplies with the embedding's own.
+Either is a table [vocabulary, hidden_size], plain or packed; a tied head multiplies with the embedding's own, and a
+head by itself may be quantised as any product.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from threefold.errors import ModelLoadError
 from threefold.kernels.linear import Product, product
 from threefold.layers.fused import FusedTensor
 from threefold.layers.gguf import GgufScheme, PackedTable
-from threefold.layers.quant import Plain
+from threefold.layers.quant import Plain, QuantScheme
 from threefold.parallel import Group, shard
 
 
@@ -46,8 +47,8 @@ class PlainTable:
         return product(self._weight, None)
 
 
-class _LoadedTable:
-    """A table that comes one tensor at a time."""
+class _Loading:
+    """A table's tensors, which come one at a time."""
 
     def __init__(
         self,
@@ -57,19 +58,18 @@ class _LoadedTable:
         dtype: torch.dtype,
         device: torch.device,
         group: Group,
-        scheme: GgufScheme | None,
+        scheme: QuantScheme | None,
     ) -> None:
         own = {"embedding": shard(vocab_size, group, "vocabulary")}
         self._dtype = dtype
         self._device = device
-        self._scheme = scheme
         stored = (Plain() if scheme is None else scheme).stored
         self._tensors = {
             kind: FusedTensor(kind, form, own, hidden_size, group, is_by_outputs=True) for kind, form in stored.items()
         }
 
-    def load(self, kind: str, tensor: torch.Tensor) -> Table | None:
-        """Take the whole model's tensor; the table, once it has all.
+    def load(self, kind: str, tensor: torch.Tensor) -> Mapping[str, torch.Tensor] | None:
+        """Take the whole model's tensor; this rank's share of all, once they have come.
 
         Raises:
             ModelLoadError: a wrong shape, or a tensor that a table of this kind does not have.
@@ -78,15 +78,14 @@ class _LoadedTable:
             raise ModelLoadError(f"an embedding kept so has {', '.join(self._tensors)} and no {kind}")
         self._tensors[kind].keep("embedding", tensor, self._allocate, self._dtype)
         tensors = {name: one.tensor for name, one in self._tensors.items() if one.tensor is not None}
-        return self._made(tensors) if len(tensors) == len(self._tensors) else None
+        return tensors if len(tensors) == len(self._tensors) else None
 
     def _allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device=self._device)
 
-    def _made(self, tensors: Mapping[str, torch.Tensor]) -> Table:
-        if self._scheme is None:
-            return PlainTable(tensors["weight"])
-        return PackedTable(self._scheme.weight(tensors), self._dtype)
+
+def _table(tensors: Mapping[str, torch.Tensor], scheme: GgufScheme | None, dtype: torch.dtype) -> Table:
+    return PlainTable(tensors["weight"]) if scheme is None else PackedTable(scheme.weight(tensors), dtype)
 
 
 class VocabParallelEmbedding:
@@ -105,7 +104,9 @@ class VocabParallelEmbedding:
         self._num_own = shard(vocab_size, group, "vocabulary")
         self._first = group.rank * self._num_own
         self._group = group
-        self._loading: _LoadedTable | None = _LoadedTable(
+        self._dtype = dtype
+        self._scheme = scheme
+        self._loading: _Loading | None = _Loading(
             vocab_size, hidden_size, dtype=dtype, device=device, group=group, scheme=scheme
         )
         self.table: Table | None = None
@@ -116,7 +117,8 @@ class VocabParallelEmbedding:
         Raises:
             ModelLoadError: a wrong shape, or a tensor that this embedding does not wait for.
         """
-        self.table, self._loading = _after(self._loading, kind, tensor)
+        tensors, self._loading = _after(self._loading, kind, tensor)
+        self.table = None if tensors is None else _table(tensors, self._scheme, self._dtype)
 
     def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
         """[num_tokens] int64 -> [num_tokens, hidden_size]."""
@@ -140,10 +142,12 @@ class OutputHead:
         dtype: torch.dtype,
         device: torch.device,
         group: Group,
-        scheme: GgufScheme | None = None,
+        scheme: QuantScheme | None = None,
     ) -> None:
         self._group = group
-        self._loading: _LoadedTable | None = _LoadedTable(
+        self._dtype = dtype
+        self._scheme = scheme
+        self._loading: _Loading | None = _Loading(
             vocab_size, hidden_size, dtype=dtype, device=device, group=group, scheme=scheme
         )
         self._product: Product | None = None
@@ -159,8 +163,13 @@ class OutputHead:
         Raises:
             ModelLoadError: a wrong shape, or a tensor that this head does not wait for.
         """
-        table, self._loading = _after(self._loading, kind, tensor)
-        self._product = None if table is None else table.product()
+        tensors, self._loading = _after(self._loading, kind, tensor)
+        self._product = None if tensors is None else self._made(tensors)
+
+    def _made(self, tensors: Mapping[str, torch.Tensor]) -> Product:
+        if self._scheme is None or isinstance(self._scheme, GgufScheme):
+            return _table(tensors, self._scheme, self._dtype).product()
+        return self._scheme.product(tensors, None, is_gated=False, dtype=self._dtype)
 
     def tie(self, embedding: VocabParallelEmbedding) -> None:
         """Use the embedding's own rows."""
@@ -175,9 +184,11 @@ class OutputHead:
         return self._group.all_gather(self._product(hidden).float())
 
 
-def _after(loading: _LoadedTable | None, kind: str, tensor: torch.Tensor) -> tuple[Table | None, _LoadedTable | None]:
-    """The table if this was its last tensor, else what still waits for tensors."""
+def _after(
+    loading: _Loading | None, kind: str, tensor: torch.Tensor
+) -> tuple[Mapping[str, torch.Tensor] | None, _Loading | None]:
+    """All tensors if this was the last, else what still waits for tensors."""
     if loading is None:
         raise ModelLoadError(f"tensor {kind} came twice")
-    table = loading.load(kind, tensor)
-    return table, None if table is not None else loading
+    tensors = loading.load(kind, tensor)
+    return tensors, None if tensors is not None else loading

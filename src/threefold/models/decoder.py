@@ -18,11 +18,11 @@ from threefold.layers.embedding import OutputHead, VocabParallelEmbedding
 from threefold.layers.mlp import GatedMLP
 from threefold.layers.norm import RMSNorm
 from threefold.layers.rope import RotaryAngles
-from threefold.models.quantization import layer_schemes, packed_scheme
+from threefold.models.quantization import HEAD, layer_schemes, packed_scheme, table_scheme
 from threefold.models.spec import ModelSpec
 from threefold.parallel import Group, single_group
 
-_EMBEDDING, _HEAD = "model.embed_tokens", "lm_head"
+_EMBEDDING = "model.embed_tokens"
 _LAYER_NAME = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _PRODUCT_NAME = re.compile(r"(?:self_attn|mlp)\.(\w+_proj)\.(\w+)")
 _NORM_NAME = re.compile(r"(?:self_attn\.)?(\w+norm)\.weight")
@@ -158,7 +158,7 @@ class Decoder:
             dtype=dtype,
             device=device,
             group=group,
-            scheme=packed_scheme(spec, _HEAD),
+            scheme=table_scheme(spec, HEAD),
         )
 
     def _make_attentions(
@@ -206,7 +206,7 @@ class Decoder:
             self._embedding.load(tensor, kind)
         elif name == "model.norm.weight":
             self._norm.load(tensor)
-        elif stem != _HEAD:
+        elif stem != HEAD:
             raise ModelLoadError("this architecture has no such tensor")
         elif not self.spec.has_tied_head:
             self._head.load(tensor, kind)

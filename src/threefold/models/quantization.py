@@ -41,6 +41,8 @@ SCHEMES: Mapping[str, Callable[[Quantization], QuantScheme]] = {
 """Kind -> its scheme for one product."""
 MADE_HERE: Mapping[str, Quantization] = {"fp8": Quantization("fp8", "quantised while loading", is_made_here=True)}
 """Kinds that a plain checkpoint can be brought to while it is loaded."""
+HEAD = "lm_head"
+"""The output head, where it is another matrix than the embedding."""
 
 MODULES = {
     "q_proj": "self_attn.q_proj",
@@ -101,6 +103,18 @@ def scheme_for(spec: ModelSpec, module: str) -> QuantScheme | None:
     if quantization is None or not _is_quantised(quantization, module):
         return None
     return SCHEMES[quantization.kind](quantization)
+
+
+def table_scheme(spec: ModelSpec, module: str) -> QuantScheme | None:
+    """The scheme of the embedding or of a head of its own; None = plain.
+
+    Checkpoints leave the head plain. Where weights are quantised here it is too: one token would wait a tenth of its
+    time for it.
+    """
+    quantization = spec.quantization
+    if module == HEAD and quantization is not None and quantization.is_made_here:
+        return SCHEMES[quantization.kind](quantization)
+    return packed_scheme(spec, module)
 
 
 def packed_scheme(spec: ModelSpec, module: str) -> GgufScheme | None:

@@ -13,7 +13,7 @@ import torch
 
 from threefold.errors import ModelLoadError
 from threefold.layers.quant import QuantScheme, StoredTensor
-from threefold.models.quantization import MODULES, layer_schemes, packed_scheme
+from threefold.models.quantization import HEAD, MODULES, layer_schemes, table_scheme
 from threefold.models.spec import ModelSpec
 
 Shape = tuple[int, ...]
@@ -51,7 +51,7 @@ def expected_tensors(spec: ModelSpec) -> dict[str, Expected]:
     """
     tensors: dict[str, Expected] = {}
     for name in tables(spec):
-        tensors.update(_product_tensors(name, packed_scheme(spec, name), spec.vocab_size, spec.hidden_size))
+        tensors.update(_product_tensors(name, table_scheme(spec, name), spec.vocab_size, spec.hidden_size))
     for index in range(spec.num_layers):
         tensors.update((f"model.layers.{index}.{name}", one) for name, one in _layer_tensors(spec, index).items())
     tensors["model.norm.weight"] = Expected((spec.hidden_size,))
@@ -94,7 +94,7 @@ def _layer_tensors(spec: ModelSpec, index: int) -> dict[str, Expected]:
 
 def tables(spec: ModelSpec) -> list[str]:
     """The embedding, and the head where it is another; each [vocab_size, hidden_size]."""
-    return ["model.embed_tokens", *([] if spec.has_tied_head else ["lm_head"])]
+    return ["model.embed_tokens", *([] if spec.has_tied_head else [HEAD])]
 
 
 def _product_tensors(module: str, scheme: QuantScheme | None, num_out: int, num_in: int) -> dict[str, Expected]:
@@ -110,7 +110,7 @@ def kept_bytes(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> int
     if spec.quantization is None:
         return num_bytes
     found: list[tuple[QuantScheme | None, int, int]] = [
-        (packed_scheme(spec, name), spec.vocab_size, spec.hidden_size) for name in tables(spec)
+        (table_scheme(spec, name), spec.vocab_size, spec.hidden_size) for name in tables(spec)
     ]
     for index in range(spec.num_layers):
         schemes = layer_schemes(spec, index)

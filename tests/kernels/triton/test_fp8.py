@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from threefold.kernels.fp8 import E4M3, Fp8Inputs, Fp8Weight, fp8_reference, quantise_outputs, quantise_tokens_reference
+from threefold.kernels.fp8 import (
+    E4M3,
+    MAX_FEW_TOKENS_FP8,
+    Fp8Inputs,
+    Fp8Weight,
+    fp8_reference,
+    quantise_outputs,
+    quantise_tokens_reference,
+)
 from threefold.kernels.norm import rms_norm_reference
+from threefold.kernels.triton import fp8_product
 from threefold.kernels.triton.fp8 import few_tokens_fp8_body
 from threefold.kernels.triton.fp8_many import many_tokens_fp8
 from threefold.kernels.triton.fp8_product import CardFp8Product
@@ -114,11 +123,24 @@ def test_few_and_many_agree(weight: Fp8Weight, is_gated: bool) -> None:
     multiply = CardFp8Product(weight, None, is_gated=is_gated, dtype=torch.bfloat16, inputs=Fp8Inputs())
     x = torch.randn(40, weight.values.shape[1]).bfloat16()
 
-    many, few = multiply(x), torch.cat([multiply(x[:20]), multiply(x[20:])])
+    many, few = multiply(x), torch.cat([multiply(part) for part in x.split(MAX_FEW_TOKENS_FP8)])
 
     right = fp8_reference(x.float(), weight, is_gated=is_gated)
     assert relative(few, right) < 0.01
     assert relative(many, right) < (0.08 if is_gated else 0.05)  # what rounding x to e4m3 costs
+
+
+def test_many_outputs_are_multiplied_by_triton_for_one_tile_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fp8_product, "_MANY_OUTPUTS", 96)
+    torch.manual_seed(6)
+    weight, bias = quantise_outputs(torch.randn(96, 16)), torch.randn(96).half()
+    multiply = CardFp8Product(weight, bias, is_gated=False, dtype=torch.float16, inputs=Fp8Inputs())
+    x = torch.randn(MAX_FEW_TOKENS_FP8 + 1, 16).half()
+
+    got = multiply(x)
+
+    assert got.dtype == torch.float16
+    assert relative(got, fp8_reference(x.float(), weight, bias, inputs=Fp8Inputs())) < 5e-4  # bfloat16 alone costs 2e-3
 
 
 def test_rounded_rows_go_from_product_to_product() -> None:

@@ -8,10 +8,10 @@ import triton
 import triton.language as tl
 
 from threefold.kernels.int4 import Int4Weight, dequantize, int4_product_reference, pack
-from threefold.kernels.triton import int4, int4_dequantize
+from threefold.kernels.triton import int4, int4_dequantize, int4_few
 from threefold.kernels.triton.int4 import tiled_body
 from threefold.kernels.triton.int4_dequantize import dequantize_piece, dequantizing_body
-from threefold.kernels.triton.int4_tables import MAX_FEW_TOKENS, Int4Sizes, int4_sizes
+from threefold.kernels.triton.int4_tables import MAX_FEW_TOKENS, FewSizes, Int4Sizes, int4_sizes
 
 
 @triton.jit
@@ -26,9 +26,16 @@ def _plain_spread(units, dtype: tl.constexpr):
     )
 
 
+@triton.jit
+def _as_it_is(acc):
+    return acc
+
+
 @pytest.fixture(autouse=True)
 def _no_assembly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(int4, "spread", _plain_spread)
+    monkeypatch.setattr(int4, "settled", _as_it_is)
+    monkeypatch.setattr(int4_few, "spread", _plain_spread)
     monkeypatch.setattr(int4_dequantize, "spread", _plain_spread)
 
 
@@ -49,17 +56,23 @@ def random_weight(num_outputs: int, num_inputs: int, group_size: int) -> Int4Wei
     ("num_tokens", "num_outputs", "num_inputs", "group_size", "sizes"),
     [
         (1, 32, 512, 128, Int4Sizes(8, 16, 64, 1, 3)),  # whole wide chunks
-        (5, 40, 256, 64, Int4Sizes(8, 16, 32, 1, 3)),  # half chunks, outputs that fill no tile
+        (5, 40, 256, 64, Int4Sizes(8, 32, 32, 1, 3)),  # half chunks, outputs that fill no tile
         (17, 32, 160, 32, Int4Sizes(16, 16, 64, 1, 3)),  # narrow chunks, the last one short, two tiles of tokens
         (3, 32, 768, 768, Int4Sizes(8, 16, 64, 1, 3)),  # one group an output
-        (3, 32, 96, 96, Int4Sizes(8, 16, 64, 1, 3)),  # the same, within one short chunk
+        (3, 32, 192, 96, Int4Sizes(8, 16, 64, 1, 3)),  # groups that begin within chunks
         (9, 40, 768, 128, Int4Sizes(8, 16, 64, 1, 3, num_splits=2)),  # splits of unequal length
         (2, 40, 512, 128, Int4Sizes(8, 32, 32, 1, 3, num_splits=3)),
+        (1, 32, 512, 128, FewSizes(8, 16, 2, 3)),
+        (5, 40, 768, 64, FewSizes(8, 16, 2, 3)),  # parts of unequal length, outputs that fill no tile
+        (17, 32, 160, 32, FewSizes(16, 32, 4, 3)),  # fewer chunks than parts, the last one short
+        (3, 32, 768, 768, FewSizes(8, 16, 1, 3)),
+        (3, 32, 192, 96, FewSizes(8, 16, 2, 3)),
+        (9, 40, 1280, 128, FewSizes(16, 16, 2, 3, num_splits=2)),
     ],
 )
 def test_tiles(
-    num_tokens: int, num_outputs: int, num_inputs: int, group_size: int, sizes: Int4Sizes, has_bias: bool,
-    is_gated: bool,
+    num_tokens: int, num_outputs: int, num_inputs: int, group_size: int, sizes: FewSizes | Int4Sizes,
+    has_bias: bool, is_gated: bool,
 ) -> None:  # fmt: skip
     weight = random_weight(num_outputs, num_inputs, group_size)
     x = torch.randn(num_tokens, num_inputs).half()
@@ -97,17 +110,18 @@ def test_many_tokens_in_pieces(has_bias: bool, is_gated: bool) -> None:
 
 
 def test_sizes_fill_the_card_and_end_where_dequantising_pays() -> None:
-    few, some, many = (int4_sizes(num, 4096, 48, is_gated=False) for num in (1, 256, 8192))
+    few, some, many = (int4_sizes(num, 4096, 48) for num in (1, 256, 8192))
 
-    assert few is not None and few.block_tokens == 8
-    assert some is not None and some.num_splits == 2  # 64 tiles on 132 multiprocessors
+    assert isinstance(few, FewSizes) and few.block_tokens == 8
+    assert isinstance(some, Int4Sizes)
+    programs = -(-4096 // some.block_rows) * -(-256 // some.block_tokens)
+    assert some.num_splits > 1 and programs * some.num_splits <= 132  # multiprocessors
     assert many is None
 
 
-@pytest.mark.parametrize("is_gated", [False, True])
-@pytest.mark.parametrize("num_outputs", [512, 1024, 4096, 12288])
-def test_few_tokens_are_summed_in_one_order(num_outputs: int, is_gated: bool) -> None:
-    cuts = [int4_sizes(num, num_outputs, 48, is_gated=is_gated) for num in range(1, MAX_FEW_TOKENS + 1)]
+@pytest.mark.parametrize("num_rows", [512, 1024, 4096, 12288])
+def test_few_tokens_are_summed_in_one_order(num_rows: int) -> None:
+    cuts = [int4_sizes(num, num_rows, 48) for num in range(1, MAX_FEW_TOKENS + 1)]
 
-    assert len({(cut.block_units, cut.num_splits) for cut in cuts if cut is not None}) == 1
-    assert max(cut.block_outputs for cut in cuts if cut is not None) < 64
+    assert all(isinstance(cut, FewSizes) for cut in cuts)
+    assert len({(cut.num_parts, cut.num_splits) for cut in cuts if isinstance(cut, FewSizes)}) == 1

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from threefold.kernels.activation import silu_mul_reference
-from threefold.kernels.triton.product import few_tokens_body, part_inputs_of
+from threefold.kernels.triton.product import few_tokens_body
 from threefold.kernels.triton.tables import ProductSizes
 
 SIZES = ProductSizes(16, 32, 4, 2)
@@ -36,24 +36,3 @@ def test_bf16_is_summed_in_float32() -> None:
 
     assert got.dtype == torch.bfloat16
     torch.testing.assert_close(got.float(), x.float() @ weight.float().T, rtol=1e-2, atol=0.1)
-
-
-@pytest.mark.parametrize(
-    ("num_inputs", "num_copies", "parts", "ahead_bytes", "inputs"),
-    [
-        (4096, 64, 4, 32 << 10, 256),  # 16 outputs, 4 parts of 512 bytes each
-        (4096, 256, 4, 32 << 10, 64),  # 32 outputs, gated
-        (576, 128, 8, 32 << 10, 72),  # no more than a row has
-        (4096, 64, 4, 100, 0),  # less than the card can bring
-        (4096, 64, 4, 0, 0),
-        (577, 64, 4, 32 << 10, 0),  # rows begin at odd addresses
-    ],
-)
-def test_what_is_brought_near_is_whole_pieces_of_the_weights_rows(
-    num_inputs: int, num_copies: int, parts: int, ahead_bytes: int, inputs: int
-) -> None:
-    weight = torch.empty(8, num_inputs, dtype=torch.bfloat16)
-
-    assert inputs == part_inputs_of(weight, num_copies, parts, ahead_bytes)
-    assert inputs * 2 % 16 == 0
-    assert inputs * parts <= num_inputs

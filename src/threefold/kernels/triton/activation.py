@@ -4,7 +4,7 @@ Memory-bound: a program takes a piece of one row, 16 bytes a thread and access.
 """
 # Triton brings no types, so its decorator hides those of the functions below.
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
-# ruff: noqa: N803, PLR0917 (constants of compiled bodies come last, in capitals)
+# ruff: noqa: N803 (constants of compiled bodies come last, in capitals)
 
 from __future__ import annotations
 
@@ -14,17 +14,12 @@ import torch
 import triton
 import triton.language as tl
 
-from threefold.kernels.triton.launch import let_next_begin, wait_for_kernel_ahead
-
 FEW_NUMBERS = 1 << 20
 """Results below this are cut finer, so that more multiprocessors have a part."""
 
 
 @triton.jit
-def _silu_mul(gate_up_ptr, out_ptr, WIDTH: tl.constexpr, PIECES: tl.constexpr, PIECE: tl.constexpr,
-              OVERLAPS: tl.constexpr):  # fmt: skip
-    let_next_begin(OVERLAPS)
-    wait_for_kernel_ahead(OVERLAPS)
+def _silu_mul(gate_up_ptr, out_ptr, WIDTH: tl.constexpr, PIECES: tl.constexpr, PIECE: tl.constexpr):
     row = (tl.program_id(0) // PIECES).to(tl.int64)
     columns = (tl.program_id(0) % PIECES) * PIECE + tl.arange(0, PIECE)
     is_there = columns < WIDTH
@@ -35,11 +30,8 @@ def _silu_mul(gate_up_ptr, out_ptr, WIDTH: tl.constexpr, PIECES: tl.constexpr, P
     tl.store(out_ptr + row * WIDTH + columns, result.to(out_ptr.dtype.element_ty), mask=is_there)
 
 
-def silu_mul_body(width: int, *, overlaps: bool = False) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A function of gate_up [num_tokens, 2 * width], gate first, to [num_tokens, width].
-
-    Where it `overlaps`, it begins before the kernel ahead has ended.
-    """
+def silu_mul_body(width: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function of gate_up [num_tokens, 2 * width], gate first, to [num_tokens, width]."""
 
     def multiply(gate_up: torch.Tensor) -> torch.Tensor:
         gate_up = gate_up.contiguous()
@@ -54,8 +46,6 @@ def silu_mul_body(width: int, *, overlaps: bool = False) -> Callable[[torch.Tens
                 WIDTH=width,
                 PIECES=pieces,
                 PIECE=piece,
-                OVERLAPS=overlaps,
-                launch_pdl=overlaps,
                 num_warps=piece // 512,
             )
         return out

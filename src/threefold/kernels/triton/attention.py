@@ -37,7 +37,6 @@ class CardAttention:
         decode: block sizes, instead of the table's.
         prompt: block sizes, instead of the table's.
         max_splits: of a context, at most.
-        overlaps: begin before the kernel ahead has ended.
     """
 
     def __init__(
@@ -49,7 +48,6 @@ class CardAttention:
         decode: DecodeSizes | None = None,
         prompt: PromptSizes | None = None,
         max_splits: int = _MAX_SPLITS,
-        overlaps: bool = False,
     ) -> None:
         self._heads = heads
         self._score_scale = scale * _LOG2_E
@@ -58,7 +56,6 @@ class CardAttention:
         self._decode = decode
         self._prompt = prompt
         self._max_splits = max_splits
-        self._launch = {"OVERLAPS": overlaps, "launch_pdl": overlaps}
 
     def plan(
         self, row_starts: torch.Tensor, context_lens: torch.Tensor, block_tables: torch.Tensor, bounds: StepBounds
@@ -151,7 +148,6 @@ class CardAttention:
             BLOCK_N=sizes.block_n,
             MAX_SPLITS=_MAX_SPLITS,
             WINDOW=self._window,
-            **self._launch,
             num_warps=2,
         )
 
@@ -189,7 +185,7 @@ class CardAttention:
         )
 
     def _constants(self, kv: KVCache) -> dict[str, int]:
-        """Constants of both bodies, and how they are launched."""
+        """Constants of both bodies."""
         return {
             "NUM_HEADS": self._heads.num_heads,
             "NUM_KV_HEADS": self._heads.num_kv_heads,
@@ -197,5 +193,4 @@ class CardAttention:
             "PADDED_DIM": self._padded_dim,
             "BLOCK_SIZE": kv.block_size,
             "WINDOW": self._window,
-            **self._launch,
         }

@@ -13,7 +13,6 @@ import triton
 import triton.language as tl
 
 from threefold.kernels.triton.attention_tile import LOWEST, first_seen, fold_context
-from threefold.kernels.triton.launch import let_next_begin, wait_for_kernel_ahead
 
 _PASS = tl.constexpr(8)
 """Shares that a merging program reads at once."""
@@ -55,11 +54,8 @@ def attend_decode(
     BLOCK_N: tl.constexpr,
     IS_SPLIT: tl.constexpr,
     WINDOW: tl.constexpr,
-    OVERLAPS: tl.constexpr,
 ):
     """Program (KV head, row, split): rows of 1 .. max_new new tokens; max_new * group <= BLOCK_M."""
-    let_next_begin(OVERLAPS)
-    wait_for_kernel_ahead(OVERLAPS)
     GROUP: tl.constexpr = NUM_HEADS // NUM_KV_HEADS
     kv_head, row, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     first_token = tl.load(row_starts_ptr + row)
@@ -136,11 +132,8 @@ def merge_splits(
     BLOCK_N: tl.constexpr,
     MAX_SPLITS: tl.constexpr,
     WINDOW: tl.constexpr,
-    OVERLAPS: tl.constexpr,
 ):
     """Program (head, place of a new token in its row, row): the token's splits, weighted by their peaks, into out."""
-    let_next_begin(OVERLAPS)
-    wait_for_kernel_ahead(OVERLAPS)
     head, place, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     first_token = tl.load(row_starts_ptr + row)
     num_new = tl.load(row_starts_ptr + row + 1) - first_token

@@ -13,7 +13,6 @@ import triton
 import triton.language as tl
 
 from threefold.kernels.triton.attention_tile import LOWEST, NO_WINDOW, first_seen, fold_context
-from threefold.kernels.triton.launch import let_next_begin, wait_for_kernel_ahead
 
 
 @triton.jit
@@ -56,11 +55,8 @@ def attend_prompt(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     WINDOW: tl.constexpr,
-    OVERLAPS: tl.constexpr,
 ):
     """Program (KV head, tile): rows of at least min_new new tokens."""
-    let_next_begin(OVERLAPS)
-    wait_for_kernel_ahead(OVERLAPS)
     GROUP: tl.constexpr = NUM_HEADS // NUM_KV_HEADS
     TILE: tl.constexpr = BLOCK_M // GROUP
     kv_head = tl.program_id(0)

@@ -15,8 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from threefold.kernels.triton.launch import let_next_begin, wait_for_kernel_ahead
-from threefold.kernels.triton.product import AHEAD_BYTES, LEAST_TOKENS, WARP, bring_weight_near, part_inputs_of
+from threefold.kernels.triton.product import LEAST_TOKENS
 from threefold.kernels.triton.tables import ProductSizes
 
 MAX_TILE_TOKENS = 64
@@ -53,21 +52,13 @@ def _finished(acc, scales_ptr, bias_ptr, outputs, is_output, BY_BLOCK: tl.conste
 def _few_tokens_fp8(x_ptr, weight_ptr, scales_ptr, bias_ptr, out_ptr, num_tokens, NUM_OUTPUTS: tl.constexpr,
                     NUM_INPUTS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr, BLOCK_INPUTS: tl.constexpr,
                     HAS_BIAS: tl.constexpr, IS_GATED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-                    BLOCK_K: tl.constexpr, OVERLAPS: tl.constexpr, PARTS: tl.constexpr,
-                    PART_INPUTS: tl.constexpr):  # fmt: skip
+                    BLOCK_K: tl.constexpr):  # fmt: skip
     """Program: BLOCK_N of the NUM_OUTPUTS results of BLOCK_M tokens; gated, the weight has twice as many rows.
 
     BLOCK_INPUTS > 0: scales are by block, and BLOCK_K inputs lie in one block.
     """
     outputs = (tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
     is_output = outputs < NUM_OUTPUTS
-    let_next_begin(OVERLAPS)
-    if PART_INPUTS > 0:
-        bring_weight_near(weight_ptr, outputs, NUM_OUTPUTS, NUM_INPUTS, PARTS, PART_INPUTS)
-        if IS_GATED:
-            up_ptr = weight_ptr + NUM_OUTPUTS * NUM_INPUTS
-            bring_weight_near(up_ptr, outputs, NUM_OUTPUTS, NUM_INPUTS, PARTS, PART_INPUTS)
-    wait_for_kernel_ahead(OVERLAPS)
     tokens = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     is_token = tokens < num_tokens
     by_block: tl.constexpr = BLOCK_INPUTS > 0
@@ -113,8 +104,6 @@ def few_tokens_fp8_body(
     sizes: ProductSizes,
     *,
     is_gated: bool,
-    overlaps: bool = False,
-    ahead_bytes: int = AHEAD_BYTES,
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """A function of x [num_tokens, in], fast for few tokens and right for any number, to [num_tokens, out].
 
@@ -125,15 +114,10 @@ def few_tokens_fp8_body(
         bias: [out] or None.
         sizes: of the tiles.
         is_gated: half as many numbers come out.
-        overlaps: begin before the kernel ahead has ended.
-        ahead_bytes: what each program then brings near of the weight; 0 = nothing.
     """
     num_outputs = values.shape[0] // 2 if is_gated else values.shape[0]
     num_inputs = values.shape[1]
     block_outputs, block_inputs = block_size or (1, 0)
-    parts = max(1, WARP * sizes.num_warps // sizes.block_n)
-    num_copies = parts * sizes.block_n * (1 + is_gated)
-    part_inputs = part_inputs_of(values, num_copies, parts, ahead_bytes) if overlaps else 0
 
     def multiply(x: torch.Tensor) -> torch.Tensor:
         x = x.contiguous()
@@ -158,10 +142,6 @@ def few_tokens_fp8_body(
             BLOCK_M=block_m,
             BLOCK_N=sizes.block_n,
             BLOCK_K=sizes.block_k,
-            OVERLAPS=overlaps,
-            PARTS=parts,
-            PART_INPUTS=part_inputs,
-            launch_pdl=overlaps,
             num_warps=sizes.num_warps,
             num_stages=sizes.num_stages,
         )

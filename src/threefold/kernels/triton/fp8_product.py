@@ -1,7 +1,8 @@
 """An FP8 product on a card: which body serves how many tokens. Contract: kernels/fp8.py.
 
 A few tokens are multiplied as they are with weights widened in registers (fp8.py). Many are rounded (fp8_rows.py) and
-multiplied as FP8 by torch's scaled product, or where scales are by block by fp8_many.py.
+multiplied as FP8 by torch's scaled product, or by fp8_many.py: where scales are by block, and where one tile of tokens
+meets many outputs, for which torch's takes up to a third longer (an H200, `python -m threefold.bench.kernels_fp8`).
 """
 
 from __future__ import annotations
@@ -20,15 +21,22 @@ from threefold.kernels.fp8 import (
     Rounding,
     RoundingProduct,
 )
-from threefold.kernels.triton.fp8 import few_tokens_fp8_body
+from threefold.kernels.triton.fp8 import MAX_TILE_TOKENS, few_tokens_fp8_body
 from threefold.kernels.triton.fp8_many import many_tokens_fp8
 from threefold.kernels.triton.fp8_rows import round_rows_body
-from threefold.kernels.triton.launch import can_overlap
 from threefold.kernels.triton.product import LEAST_TOKENS
-from threefold.kernels.triton.tables import ProductSizes, fp8_block_sizes, fp8_many_sizes, fp8_product_sizes
+from threefold.kernels.triton.tables import (
+    MAX_ONE_TILE_FP8,
+    ProductSizes,
+    fp8_block_sizes,
+    fp8_many_sizes,
+    fp8_product_sizes,
+)
 
 _ALIGNMENT = 16
 """Inputs and outputs that torch's scaled product takes at a time."""
+_MANY_OUTPUTS = 16384
+"""From here on Triton's product is the faster one for one tile of tokens."""
 
 
 class CardFp8Product(RoundingProduct):
@@ -53,14 +61,11 @@ class CardFp8Product(RoundingProduct):
         self._transposed = weight.values.t()
         self._gate = silu_mul(weight.values.shape[0] // 2, dtype, weight.values.device)
         self._next: Rounding | None = None
-        self._overlaps = can_overlap(weight.values.device)
         self._least, self._few = (
-            few_tokens_fp8_body(
-                *weight, bias, _sizes(weight, num_tokens, is_gated), is_gated=is_gated, overlaps=self._overlaps
-            )
-            for num_tokens in (LEAST_TOKENS, MAX_FEW_TOKENS_FP8)
+            few_tokens_fp8_body(*weight, bias, _sizes(weight, num_tokens, is_gated), is_gated=is_gated)
+            for num_tokens in (LEAST_TOKENS, MAX_TILE_TOKENS)
         )
-        self._round = round_rows_body(inputs, overlaps=self._overlaps)
+        self._round = round_rows_body(inputs)
         self._max_few: float = MAX_FEW_TOKENS_FP8 if _takes_rounded(weight) else math.inf
         is_by_token = _takes_rounded(weight) and weight.block_size is None
         self.rounding = Rounding(MAX_FEW_TOKENS_FP8, inputs) if is_by_token else None
@@ -69,7 +74,7 @@ class CardFp8Product(RoundingProduct):
         """Let `handed_on` round the gate's results for the next product."""
         assert self._is_gated, "a gate's result alone is written by an op of its own"
         self._next = rounding
-        self._round_gate = round_rows_body(rounding.inputs, is_gated=True, overlaps=self._overlaps)
+        self._round_gate = round_rows_body(rounding.inputs, is_gated=True)
 
     def __call__(self, x: Activations) -> torch.Tensor:
         """The product."""
@@ -95,7 +100,15 @@ class CardFp8Product(RoundingProduct):
         return self._by_token(self._round(x)) if self._weight.block_size is None else self._by_block(x)
 
     def _by_token(self, x: Rounded) -> torch.Tensor:
-        """Torch's product of rows and outputs with a scale each; it writes bfloat16 alone."""
+        """The product of rows and outputs with a scale each."""
+        num_tokens = x.values.shape[0]
+        if num_tokens > MAX_ONE_TILE_FP8 or self._weight.values.shape[0] < _MANY_OUTPUTS:
+            return self._by_torch(x)
+        sizes = fp8_many_sizes(num_tokens, None)
+        return many_tokens_fp8(x.values, x.scales, *self._weight, self._bias, sizes, self._dtype)
+
+    def _by_torch(self, x: Rounded) -> torch.Tensor:
+        """Torch's own; it writes bfloat16 alone."""
         result: torch.Tensor = torch._scaled_mm(
             x.values,
             self._transposed,

@@ -16,7 +16,6 @@ import triton
 import triton.language as tl
 
 from threefold.kernels.fp8 import E4M3, Fp8Inputs, Rounded
-from threefold.kernels.triton.launch import let_next_begin, wait_for_kernel_ahead
 from threefold.kernels.triton.norm import MANY_ROWS, num_warps
 
 MAX_E4M3 = tl.constexpr(448.0)
@@ -42,10 +41,8 @@ def _write_rounded(wide, fixed_ptr, values_ptr, scales_ptr, rows, is_row, offset
 @triton.jit(do_not_specialize=["num_rows"])
 def _round_rows(x_ptr, fixed_ptr, values_ptr, scales_ptr, num_rows, bound, WIDTH: tl.constexpr,
                 HAS_FIXED: tl.constexpr, IS_GATED: tl.constexpr, ROWS: tl.constexpr,
-                PADDED_WIDTH: tl.constexpr, OVERLAPS: tl.constexpr):  # fmt: skip
+                PADDED_WIDTH: tl.constexpr):  # fmt: skip
     """Program: ROWS rows; gated, a row of x is a gate and what SiLU of it is multiplied with, both WIDTH wide."""
-    let_next_begin(OVERLAPS)
-    wait_for_kernel_ahead(OVERLAPS)
     rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     columns = tl.arange(0, PADDED_WIDTH)
     is_row = rows < num_rows
@@ -64,16 +61,14 @@ def _round_rows(x_ptr, fixed_ptr, values_ptr, scales_ptr, num_rows, bound, WIDTH
 @triton.jit(do_not_specialize=["num_rows"])
 def _norm_rounded(x_ptr, residual_ptr, weight_ptr, fixed_ptr, values_ptr, scales_ptr, num_rows, eps, bound,
                   WIDTH: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_FIXED: tl.constexpr, ROWS: tl.constexpr,
-                  PADDED_WIDTH: tl.constexpr, OVERLAPS: tl.constexpr):  # fmt: skip
+                  PADDED_WIDTH: tl.constexpr):  # fmt: skip
     """Program: the RMS norm of ROWS rows, as norm.py makes it."""
-    let_next_begin(OVERLAPS)
     rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     columns = tl.arange(0, PADDED_WIDTH)
     is_row = rows < num_rows
     is_there = is_row[:, None] & (columns < WIDTH)[None, :]
     offsets = rows[:, None] * WIDTH + columns[None, :]
     weight = tl.load(weight_ptr + columns, mask=columns < WIDTH, other=0.0).to(tl.float32)
-    wait_for_kernel_ahead(OVERLAPS)
     x = tl.load(x_ptr + offsets, mask=is_there, other=0.0)
     if HAS_RESIDUAL:
         residual = tl.load(residual_ptr + offsets, mask=is_there, other=0.0)
@@ -85,11 +80,9 @@ def _norm_rounded(x_ptr, residual_ptr, weight_ptr, fixed_ptr, values_ptr, scales
     _write_rounded(normed, fixed_ptr, values_ptr, scales_ptr, rows, is_row, offsets, is_there, bound, HAS_FIXED)
 
 
-def round_rows_body(
-    inputs: Fp8Inputs, *, is_gated: bool = False, overlaps: bool = False
-) -> Callable[[torch.Tensor], Rounded]:
+def round_rows_body(inputs: Fp8Inputs, *, is_gated: bool = False) -> Callable[[torch.Tensor], Rounded]:
     """A function of x [num_tokens, width]; gated, of [num_tokens, 2 * width]: SiLU of the first half times the second
-    is rounded. Where it `overlaps`, it begins before the kernel ahead has ended.
+    is rounded.
     """
     fixed_scale, bound = inputs
 
@@ -111,8 +104,6 @@ def round_rows_body(
                 IS_GATED=is_gated,
                 ROWS=rows,
                 PADDED_WIDTH=padded,
-                OVERLAPS=overlaps,
-                launch_pdl=overlaps,
                 num_warps=num_warps(rows * padded),
             )
         return Rounded(values, scales)
@@ -121,7 +112,7 @@ def round_rows_body(
 
 
 def norm_rounded_body(
-    weight: torch.Tensor, eps: float, inputs: Fp8Inputs, *, overlaps: bool = False
+    weight: torch.Tensor, eps: float, inputs: Fp8Inputs
 ) -> Callable[[torch.Tensor, torch.Tensor | None], Rounded]:
     """The RMS norm of norm.py, its result rounded; the residual is updated in place in its own type."""
     width = weight.shape[0]
@@ -149,8 +140,6 @@ def norm_rounded_body(
                 HAS_FIXED=fixed_scale is not None,
                 ROWS=rows,
                 PADDED_WIDTH=padded,
-                OVERLAPS=overlaps,
-                launch_pdl=overlaps,
                 num_warps=num_warps(rows * padded),
             )
         return Rounded(values, scales)

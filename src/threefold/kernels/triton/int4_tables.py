@@ -8,11 +8,24 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
+class FewSizes(NamedTuple):
+    """How a product of few tokens is cut."""
+
+    block_tokens: int
+    block_rows: int
+    """Rows of the weight; gated, half of them are the gate's."""
+    num_parts: int
+    """Warps of a program, which divide its inputs."""
+    num_stages: int
+    num_splits: int = 1
+
+
 class Int4Sizes(NamedTuple):
     """How one product is cut."""
 
     block_tokens: int
-    block_outputs: int
+    block_rows: int
+    """Rows of the weight; gated, half of them are the gate's."""
     block_units: int
     """Units of a chunk that a step of the loop takes at most; it takes four times as many inputs."""
     num_warps: int
@@ -24,48 +37,53 @@ class Int4Sizes(NamedTuple):
 MAX_TILED_TOKENS = 640
 """Up to here weights are dequantised in registers; beyond it into a buffer that torch multiplies with."""
 
-PIECE_BYTES = 64 << 20
+PIECE_BYTES = 16 << 20
 """Of that buffer: a piece of the weight, still in the card's cache when it is multiplied with."""
 
 MAX_FEW_TOKENS = 32
-"""Up to here a sum is made in one order however many tokens there are: the table's block_units and the splits are the
-same, and tiles are too narrow for the wider instructions of the tensor cores."""
+"""Up to here a sum is made in one order however many tokens there are: parts and splits are the same."""
 
 _NUM_MULTIPROCESSORS = 132
-_LEAST_CHUNKS = 4
-"""A program's share of the inputs is no shorter, else its beginning and end are all it does."""
-_TILES = (  # (most tokens, sizes), in order
-    (8, Int4Sizes(8, 16, 64, 1, 6)),
-    (16, Int4Sizes(16, 16, 64, 1, 6)),
-    (32, Int4Sizes(32, 32, 64, 2, 5)),
+_MOST_SPLITS = 8
+_SUMS_CHUNKS, _ADDING_CHUNKS = 0.028, 0.8
+"""What splits cost, in the time that a tile of 128 rows and 256 tokens takes for one chunk of inputs: to write and read
+a tile's sums once, and to launch what adds them."""
+_FEW = (  # (most tokens, sizes), in order
+    (8, FewSizes(8, 16, 4, 4)),
+    (16, FewSizes(16, 16, 4, 3)),
+    (MAX_FEW_TOKENS, FewSizes(32, 32, 4, 3)),
+)
+_TILES = (
     (64, Int4Sizes(64, 64, 64, 4, 4)),
-    (128, Int4Sizes(128, 64, 32, 4, 4)),
-    (MAX_TILED_TOKENS, Int4Sizes(128, 128, 32, 8, 4)),
-)
-_GATED_TILES = (  # a program has the gate's outputs and as many of what it is multiplied with
-    (8, Int4Sizes(8, 16, 64, 1, 4)),
-    (16, Int4Sizes(16, 16, 64, 1, 4)),
-    (32, Int4Sizes(32, 32, 64, 2, 4)),
-    (64, Int4Sizes(64, 64, 32, 4, 4)),
-    (128, Int4Sizes(128, 64, 32, 4, 3)),
-    (MAX_TILED_TOKENS, Int4Sizes(128, 64, 32, 4, 3)),
+    (128, Int4Sizes(128, 128, 32, 8, 3)),
+    (MAX_TILED_TOKENS, Int4Sizes(256, 128, 32, 8, 3)),
 )
 
 
-def int4_sizes(num_tokens: int, num_outputs: int, num_chunks: int, *, is_gated: bool) -> Int4Sizes | None:
+def int4_sizes(num_tokens: int, num_rows: int, num_chunks: int) -> FewSizes | Int4Sizes | None:
     """Sizes for a product; None = dequantise first.
 
     Args:
         num_tokens: tokens.
-        num_outputs: numbers that come out.
+        num_rows: rows of the weight.
         num_chunks: chunks of inputs (kernels/int4.py).
-        is_gated: the weight has twice as many outputs.
     """
-    tiles = _GATED_TILES if is_gated else _TILES
-    found = next((sizes for most, sizes in tiles if num_tokens <= most), None)
-    if found is None:
+    few = next((sizes for most, sizes in _FEW if num_tokens <= most), None)
+    if few is not None:
+        return few
+    cut = next((sizes for most, sizes in _TILES if num_tokens <= most), None)
+    if cut is None:
         return None
-    cut, num = (tiles[0][1], 1) if num_tokens <= MAX_FEW_TOKENS else (found, num_tokens)
-    programs = -(-num_outputs // cut.block_outputs) * -(-num // cut.block_tokens)
-    splits = min(_NUM_MULTIPROCESSORS // programs, num_chunks // _LEAST_CHUNKS)
-    return found._replace(num_splits=max(1, splits))
+    tiles = -(-num_rows // cut.block_rows) * -(-num_tokens // cut.block_tokens)
+    return cut._replace(num_splits=likely_splits(tiles, num_chunks)[0])
+
+
+def likely_splits(num_tiles: int, num_chunks: int) -> list[int]:
+    """Numbers of splits, the one that should take the least time first."""
+
+    def chunks(num_splits: int) -> float:
+        waves = -(-num_tiles * num_splits // _NUM_MULTIPROCESSORS)
+        adding = 0.0 if num_splits == 1 else _ADDING_CHUNKS + _SUMS_CHUNKS * num_tiles * num_splits
+        return waves * -(-num_chunks // num_splits) + adding
+
+    return sorted(range(1, min(_MOST_SPLITS, num_chunks) + 1), key=chunks)

@@ -44,3 +44,11 @@ def scale_and_zero(scale_zeros_ptr, group, outputs, is_output, NUM_ROWS: tl.cons
     """Of one group, [BLOCK_N, 1] each."""
     both = tl.load(scale_zeros_ptr + group * NUM_ROWS + outputs, mask=is_output, other=0)[:, None]
     return both.to(tl.int16).to(dtype, bitcast=True), (both >> 16).to(tl.int16).to(dtype, bitcast=True)
+
+
+@triton.jit
+def settled(acc):
+    """The same sums, looked at: so a step of the loop ends with the tensor cores done. Sums still under way at its end
+    would make the compiler wait after every single instruction of theirs.
+    """
+    return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [acc], dtype=tl.float32, is_pure=True, pack=1)

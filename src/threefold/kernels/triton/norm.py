@@ -15,8 +15,6 @@ import torch
 import triton
 import triton.language as tl
 
-from threefold.kernels.triton.launch import let_next_begin, wait_for_kernel_ahead
-
 MANY_ROWS = 1024
 """From here on a program takes several narrow rows: there are programs enough for every multiprocessor."""
 _TILE_NUMBERS = 4096
@@ -35,16 +33,13 @@ def _rms_norm(
     HAS_RESIDUAL: tl.constexpr,
     ROWS: tl.constexpr,
     PADDED_WIDTH: tl.constexpr,
-    OVERLAPS: tl.constexpr,
 ):
-    let_next_begin(OVERLAPS)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, PADDED_WIDTH)
     is_column = columns < WIDTH
     is_there = (rows < num_rows)[:, None] & is_column[None, :]
     offsets = rows.to(tl.int64)[:, None] * WIDTH + columns[None, :]
     weight = tl.load(weight_ptr + columns, mask=is_column, other=0.0).to(tl.float32)
-    wait_for_kernel_ahead(OVERLAPS)
     x = tl.load(x_ptr + offsets, mask=is_there, other=0.0)
     if HAS_RESIDUAL:
         residual = tl.load(residual_ptr + offsets, mask=is_there, other=0.0)
@@ -56,13 +51,8 @@ def _rms_norm(
     tl.store(out_ptr + offsets, normed.to(out_ptr.dtype.element_ty), mask=is_there)
 
 
-def rms_norm_body(
-    weight: torch.Tensor, eps: float, *, overlaps: bool = False
-) -> Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]:
-    """A function of (x [num_tokens, width], residual of the same shape or None), residual updated in place.
-
-    Where it `overlaps`, it begins before the kernel ahead has ended.
-    """
+def rms_norm_body(weight: torch.Tensor, eps: float) -> Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]:
+    """A function of (x [num_tokens, width], residual of the same shape or None), residual updated in place."""
     width = weight.shape[0]
     padded_width = triton.next_power_of_2(width)
 
@@ -85,8 +75,6 @@ def rms_norm_body(
             HAS_RESIDUAL=residual is not None,
             ROWS=rows,
             PADDED_WIDTH=padded_width,
-            OVERLAPS=overlaps,
-            launch_pdl=overlaps,
             num_warps=num_warps(rows * padded_width),
         )
         return out

@@ -15,15 +15,10 @@ import torch
 import triton
 import triton.language as tl
 
-from threefold.kernels.triton.launch import bring_near, let_next_begin, wait_for_kernel_ahead
 from threefold.kernels.triton.tables import ProductSizes
 
 LEAST_TOKENS = 16
 """Rows of the smallest tile that the tensor cores take; fewer tokens cost as much."""
-AHEAD_BYTES = 32 << 10
-"""Of its weight, what a program that began early brings near while the kernel ahead still runs."""
-WARP = 32
-_COPY_BYTES = 16  # what the card brings near is a multiple of this, and lies at one
 
 
 @triton.jit
@@ -44,29 +39,12 @@ def _weighted(x_ptr, weight_ptr, tokens, inputs, outputs, is_token, is_input, is
 
 
 @triton.jit
-def bring_weight_near(weight_ptr, outputs, NUM_OUTPUTS: tl.constexpr, NUM_INPUTS: tl.constexpr, PARTS: tl.constexpr,
-                       PART_INPUTS: tl.constexpr):  # fmt: skip
-    """The first PARTS * PART_INPUTS inputs of some outputs' weights, as many copies as there are threads."""
-    rows = tl.minimum(outputs, NUM_OUTPUTS - 1)[:, None] * NUM_INPUTS
-    at = weight_ptr + rows + tl.arange(0, PARTS)[None, :] * PART_INPUTS
-    bring_near(at, PART_INPUTS * (weight_ptr.dtype.element_ty.primitive_bitwidth // 8))
-
-
-@triton.jit
 def _few_tokens(x_ptr, weight_ptr, bias_ptr, out_ptr, num_tokens, NUM_OUTPUTS: tl.constexpr, NUM_INPUTS: tl.constexpr,
                 HAS_BIAS: tl.constexpr, IS_GATED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-                BLOCK_K: tl.constexpr, OVERLAPS: tl.constexpr, PARTS: tl.constexpr,
-                PART_INPUTS: tl.constexpr):  # fmt: skip
+                BLOCK_K: tl.constexpr):  # fmt: skip
     """Program: BLOCK_N of the NUM_OUTPUTS results of up to BLOCK_M tokens; gated, the weight has twice as many rows."""
     outputs = (tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
     is_output = outputs < NUM_OUTPUTS
-    let_next_begin(OVERLAPS)
-    if PART_INPUTS > 0:
-        bring_weight_near(weight_ptr, outputs, NUM_OUTPUTS, NUM_INPUTS, PARTS, PART_INPUTS)
-        if IS_GATED:
-            up_ptr = weight_ptr + NUM_OUTPUTS * NUM_INPUTS
-            bring_weight_near(up_ptr, outputs, NUM_OUTPUTS, NUM_INPUTS, PARTS, PART_INPUTS)
-    wait_for_kernel_ahead(OVERLAPS)
     tokens = tl.arange(0, BLOCK_M)
     is_token = tokens < num_tokens
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
@@ -95,13 +73,7 @@ def _few_tokens(x_ptr, weight_ptr, bias_ptr, out_ptr, num_tokens, NUM_OUTPUTS: t
 
 
 def few_tokens_body(
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    sizes: ProductSizes,
-    *,
-    is_gated: bool,
-    overlaps: bool = False,
-    ahead_bytes: int = AHEAD_BYTES,
+    weight: torch.Tensor, bias: torch.Tensor | None, sizes: ProductSizes, *, is_gated: bool
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """A function of x [num_tokens, in] for few tokens, to [num_tokens, out], or half as many where gated.
 
@@ -110,14 +82,10 @@ def few_tokens_body(
         bias: [out] or None.
         sizes: how the work is cut.
         is_gated: the outputs are a gate and what it is multiplied with.
-        overlaps: begin before the kernel ahead has ended.
-        ahead_bytes: what each program then brings near of the weight; 0 = nothing.
     """
     num_outputs = weight.shape[0] // 2 if is_gated else weight.shape[0]
     num_inputs = weight.shape[1]
     grid = (triton.cdiv(num_outputs, sizes.block_n),)
-    parts = max(1, WARP * sizes.num_warps // sizes.block_n)
-    part_inputs = part_inputs_of(weight, parts * sizes.block_n * (1 + is_gated), parts, ahead_bytes) if overlaps else 0
 
     def multiply(x: torch.Tensor) -> torch.Tensor:
         x = x.contiguous()
@@ -136,22 +104,9 @@ def few_tokens_body(
             BLOCK_M=max(LEAST_TOKENS, triton.next_power_of_2(num_tokens)),
             BLOCK_N=sizes.block_n,
             BLOCK_K=sizes.block_k,
-            OVERLAPS=overlaps,
-            PARTS=parts,
-            PART_INPUTS=part_inputs,
-            launch_pdl=overlaps,
             num_warps=sizes.num_warps,
             num_stages=sizes.num_stages,
         )
         return out
 
     return multiply
-
-
-def part_inputs_of(weight: torch.Tensor, num_copies: int, parts: int, ahead_bytes: int) -> int:
-    """Inputs that each of a program's copies brings near, so that they come to ahead_bytes; 0 = the weight's rows do
-    not lie where the card could bring them from.
-    """
-    size = weight.element_size()
-    inputs = min(ahead_bytes // (num_copies * size), weight.shape[1] // parts)
-    return inputs - inputs % (_COPY_BYTES // size) if weight.shape[1] * size % _COPY_BYTES == 0 else 0

@@ -17,7 +17,6 @@ import triton.language as tl
 
 from threefold.kernels.kv import FP8, KVCache
 from threefold.kernels.rotary import HeadNorms, Heads
-from threefold.kernels.triton.launch import let_next_begin, wait_for_kernel_ahead
 
 _TILE_NUMBERS = 2048
 _LARGEST_FP8 = tl.constexpr(448.0)
@@ -58,10 +57,7 @@ def _rotate_and_store(
     IS_FP8: tl.constexpr,
     TILE_HEADS: tl.constexpr,
     PADDED_HALF: tl.constexpr,
-    OVERLAPS: tl.constexpr,
 ):
-    let_next_begin(OVERLAPS)
-    wait_for_kernel_ahead(OVERLAPS)
     token = tl.program_id(0).to(tl.int64)
     heads = tl.program_id(1) * TILE_HEADS + tl.arange(0, TILE_HEADS)
     channels = tl.arange(0, PADDED_HALF)
@@ -112,12 +108,9 @@ def _finite(numbers):
 
 
 def rotate_and_store_body(
-    heads: Heads, norms: HeadNorms | None, *, overlaps: bool = False
+    heads: Heads, norms: HeadNorms | None
 ) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor, KVCache], None]:
-    """A function of (qkv, angles, slots, kv); kv lies token by token.
-
-    Where it `overlaps`, it begins before the kernel ahead has ended.
-    """
+    """A function of (qkv, angles, slots, kv); kv lies token by token."""
     half = heads.head_dim // 2
     padded_half = triton.next_power_of_2(half)
     num_all = heads.num_heads + 2 * heads.num_kv_heads
@@ -146,8 +139,6 @@ def rotate_and_store_body(
             IS_FP8=kv.keys.dtype == FP8,
             TILE_HEADS=tile_heads,
             PADDED_HALF=padded_half,
-            OVERLAPS=overlaps,
-            launch_pdl=overlaps,
             num_warps=4,
         )
 

@@ -59,7 +59,7 @@ _DECODE = {  # (padded head width, bytes of a number of the cache)
     (64, 1): DecodeSizes(64, 4, 4, 1056),
     (64, 2): DecodeSizes(64, 4, 4, 1056),
     (128, 1): DecodeSizes(64, 4, 4, 1056),
-    (128, 2): DecodeSizes(64, 4, 3, 528),
+    (128, 2): DecodeSizes(64, 4, 3, 264),
 }
 _PROMPT = {
     (64, 1): PromptSizes(128, 64, 8, 3),
@@ -72,7 +72,12 @@ _WIDE_PROMPT = PromptSizes(64, 32, 4, 2)
 _NARROW = 64
 _SHORT = 1024
 _VOCABULARY = 32768
+_LONG = 8192
+_WIDE = 4096
 _ONE_TILE = 16
+
+MAX_ONE_TILE_FP8 = 64
+"""Tokens that the smallest tile of FP8 with FP8 takes at once."""
 
 
 def decode_sizes(padded_width: int, kv_bytes: int) -> DecodeSizes:
@@ -98,22 +103,27 @@ def fp8_product_sizes(num_outputs: int, num_inputs: int, *, is_gated: bool, num_
     """Sizes for so many of a few tokens with a weight of bytes; `bench.kernels_fp8` measures them again."""
     if num_inputs < _SHORT:
         return ProductSizes(16, 128, 2, 5)
-    if is_gated or num_outputs >= _VOCABULARY:
+    if num_outputs >= _VOCABULARY:
+        return ProductSizes(64, 256, 4, 3)
+    if is_gated:
         return ProductSizes(32, 256, 4, 4)
     # x takes as much shared memory as the weight, and with more tokens the room for steps under way.
-    return ProductSizes(16, 512, 2, 4) if num_tokens <= _ONE_TILE else ProductSizes(16, 256, 2, 5)
+    if num_tokens > _ONE_TILE:
+        return ProductSizes(16, 256, 2, 5)
+    if num_outputs < _WIDE:  # not measured; wider programs would be too few
+        return ProductSizes(16, 512, 2, 4)
+    return ProductSizes(32, 128, 4, 6) if num_inputs >= _LONG else ProductSizes(32, 512, 4, 3)
 
 
 def fp8_block_sizes(block_inputs: int, *, is_gated: bool) -> ProductSizes:
     """The same where scales are by block: a step stays in one block."""
-    block_k = power_within(block_inputs, 128)
-    return ProductSizes(32, block_k, 4, 6) if is_gated else ProductSizes(16, block_k, 2, 6)
+    return ProductSizes(32, power_within(block_inputs, 128), 4, 6 if is_gated else 5)
 
 
 def fp8_many_sizes(num_tokens: int, block_inputs: int | None) -> ManySizes:
-    """Sizes for many tokens, FP8 with FP8."""
+    """Sizes for many tokens, FP8 with FP8. By block four warps have no room for tiles of 128 by 128."""
     block_k = 128 if block_inputs is None else power_within(block_inputs, 128)
-    if num_tokens <= 64:
+    if num_tokens <= MAX_ONE_TILE_FP8:
         return ManySizes(64, 64, block_k, 4, 4)
     return ManySizes(64, 128, block_k, 4, 4) if num_tokens <= 512 else ManySizes(128, 128, block_k, 8, 3)
 
