@@ -101,6 +101,15 @@ def test_a_request_may_leave_between_asking_and_answer() -> None:
     appetite.end_step(StepShape(512, 1, 512), 100.0, 0.0)  # a step of prompts alone
 
 
+def test_a_price_that_was_never_right_does_not_stand_for_ever() -> None:
+    appetite = started(1)
+    shape = StepShape(1, 1, 100)
+    ask(appetite, 1)
+    appetite.end_step(shape, 5013.0, 5000.0)  # something else held the host up
+    asked = run(appetite, 1, 6_000, draft_ms=0.5, survival=0.95)
+    assert min(asked[-1]) == 8
+
+
 def test_two_steps_at_once_are_kept_apart() -> None:
     in_order, overlapped = started(3), started(3)
     shape = StepShape(3, 3, 300)
@@ -112,7 +121,8 @@ def test_two_steps_at_once_are_kept_apart() -> None:
                 appetite.begin_step()
                 lengths.append(ask(appetite, 3))
                 assert appetite.num_ending == 3
-            appetite.end_step(shape, 13.0, 2.0 * max(lengths[-1 - (appetite is overlapped)]))
+            draft_ms = 2.0 * max(lengths[-1 - (appetite is overlapped)])
+            appetite.end_step(shape, 13.0 + draft_ms, draft_ms)
             if appetite is in_order:
                 lengths.append(ask(appetite, 3))
         asked.append(lengths)

@@ -48,6 +48,18 @@ def test_where_steps_overlap_the_step_behind_an_asking_waits_for_it_too() -> Non
     assert price.put(*step(4, next_draft=0), 1.028).draft_ms == 0.5  # as timed, nothing added
 
 
+def test_prompts_beside_it_are_no_part_of_the_price() -> None:
+    price = DraftPrice(is_overlapped=True)
+    price.put(*step(4, next_draft=3), 1.0)
+    price.put(*step(4, next_draft=3), 1.013)  # 3 ms
+    plan, result = step(4, next_draft=3)
+    plan.rows[0] = plan.rows[0]._replace(num_new=512, wants_token=False, next_draft=0)
+
+    assert price.put(plan, result, 1.063).draft_ms == pytest.approx(3.0)
+    assert price.put(*step(4, next_draft=3), 1.103).draft_ms == pytest.approx(3.0)
+    assert price.put(*step(4, next_draft=3), 1.117).draft_ms == pytest.approx(4.0)
+
+
 def test_rest_is_nobodys_and_an_unknown_load_keeps_what_was_timed() -> None:
     price = DraftPrice(is_overlapped=False)
     price.put(*step(4, next_draft=0), 1.0)

@@ -24,6 +24,8 @@ SETTLE_EVERY_STEPS = 4
 """The length to ask for is thought over this often, and whenever the number of rows changes."""
 ASK_AGAIN_STEPS = 32
 """A request whose drafts never come to anything is asked again this often."""
+WORST_STEPS = 8.0
+"""An asking that seems to take longer than so many steps is no measure of any other."""
 MEMORY_ASKS = 16.0
 """Askings over which a request's yield is averaged."""
 
@@ -164,7 +166,7 @@ class Appetite:
         self._budget.earn(step_ms)
         asking = self._planned.popleft() if self._planned else _StepAsking(None, 0)
         lengths = asking.lengths
-        self._learn_cost(lengths.values(), draft_ms)
+        self._learn_cost(lengths.values(), min(draft_ms, WORST_STEPS * (step_ms - draft_ms)))
         self._asked = {key: length for key, length in lengths.items() if key in self._requests}
         self._step += 1
         if asking.committing:

@@ -16,7 +16,7 @@ from threefold.draft.acceptance import Acceptance
 from threefold.draft.admit import admit
 from threefold.draft.appetite import Appetite
 from threefold.draft.gain import Gain, StepGain, Verified
-from threefold.draft.ledger import Ledger
+from threefold.draft.ledger import WORST_STEPS, Ledger
 from threefold.draft.policy import DraftPolicy, FixedDrafts, NoDrafts, RowDraft
 from threefold.draft.probe import Prober
 
@@ -130,7 +130,8 @@ class Controller:
         )
         self._gain.observe(step, verified)
         if num_rows:
-            self._ledger.settle(num_rows, forward_ms + draft_ms, step.saved_ms if has_drafts else 0.0)
+            saved_ms = max(step.saved_ms, -WORST_STEPS * step.plain_decode_ms) if has_drafts else 0.0
+            self._ledger.settle(num_rows, forward_ms + draft_ms, saved_ms)
             self._num_rows = num_rows
         self._cost.observe(shape, forward_ms)
 

@@ -20,6 +20,8 @@ MOST_STEPS = 16.0
 """No account holds or owes more: old gains do not pay for new losses for long."""
 REOPEN_STEPS = 2.0
 """What a trial may lose."""
+WORST_STEPS = 4.0
+"""No step should be booked as losing more than so many without drafts: that was hardly the drafts' doing."""
 
 
 class _Account:

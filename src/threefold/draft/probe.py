@@ -29,23 +29,29 @@ NEW_LOAD = 0.3
 
 
 class ProbeBudget:
-    """Milliseconds that a kind of probe may lose; a fixed share of the time that passes."""
+    """Milliseconds that a kind of probe may lose; a fixed share of the time that passes.
+
+    What costs more than it usually holds is saved up for: a price that was never right would else stand for ever.
+    """
 
     def __init__(self) -> None:
         self.ms = 0.0
         self._is_new = True
+        self._saving_for_ms = 0.0  # the cheapest of what could not be paid
 
     def earn(self, step_ms: float) -> None:
         """A step took this long."""
         most_ms = MAX_STEPS * step_ms
-        self.ms = most_ms if self._is_new else min(self.ms + PROBE_SHARE * step_ms, most_ms)
+        self.ms = most_ms if self._is_new else min(self.ms + PROBE_SHARE * step_ms, max(most_ms, self._saving_for_ms))
         self._is_new = False
 
     def spend(self, ms: float) -> bool:
         """Take ms if they are there."""
         if ms > self.ms:
+            self._saving_for_ms = min(ms, self._saving_for_ms or ms)
             return False
         self.ms -= ms
+        self._saving_for_ms = 0.0
         return True
 
 

@@ -9,11 +9,26 @@ price.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from threefold.step import StepPlan, StepResult
 
 MEMORY_STEPS = 20.0
-"""Steps without drafts over which the host's share is averaged."""
+"""Steps over which what the host takes is averaged."""
+
+
+class _Kind(NamedTuple):
+    """What a step's time beside its forward pass may come from."""
+
+    is_asking: bool
+    has_drafts: bool
+    has_prompts: bool
+
+    @classmethod
+    def of(cls, plan: StepPlan) -> _Kind:
+        is_asking = any(row.next_draft for row in plan.rows)
+        has_drafts = is_asking or any(row.max_draft for row in plan.rows)
+        return cls(is_asking, has_drafts, bool(plan.new_rows) or not all(row.wants_token for row in plan.rows))
 
 
 class DraftPrice:
@@ -26,8 +41,9 @@ class DraftPrice:
     def __init__(self, is_overlapped: bool) -> None:
         self._is_overlapped = is_overlapped
         self._ended_s: float | None = None
-        self._was_asking = False
+        self._before = _Kind(False, False, False)
         self._plain_ms: dict[int, float] = {}  # a committed token's share of the host, by the size of the batch
+        self._draft_ms: dict[int, float] = {}  # what drafts cost a step lately, by the size of the batch
 
     def rest(self) -> None:
         """Nothing runs: the time until the next step is nobody's."""
@@ -42,27 +58,25 @@ class DraftPrice:
             ended_s: the clock when it was collected.
         """
         before_s, self._ended_s = self._ended_s, ended_s
-        is_asking = any(row.next_draft for row in plan.rows)
-        was_asking, self._was_asking = self._was_asking, is_asking
-        has_drafts = is_asking or any(row.max_draft for row in plan.rows)
-        if self._is_overlapped:
-            has_drafts = has_drafts or was_asking
-            if not has_drafts:
-                return result
-        if before_s is None:
-            return result
+        before, self._before = self._before, _Kind.of(plan)
+        has_price = self._before.has_drafts or (self._is_overlapped and before.is_asking)
         num_tokens = sum([len(row.token_ids) for row in result.rows])
-        if not num_tokens:
+        if before_s is None or not num_tokens or not (has_price or not self._is_overlapped):
             return result
-        beside_ms = max((ended_s - before_s) * 1000 - result.forward_ms, 0.0)
         size = len(plan.rows).bit_length()
-        if has_drafts:
-            allowed_ms = self._allowed_ms(size, num_tokens)
-            return result if allowed_ms is None else replace(result, draft_ms=max(beside_ms - allowed_ms, 0.0))
-        share_ms = beside_ms / num_tokens
-        known_ms = self._plain_ms.get(size, share_ms)
-        self._plain_ms[size] = known_ms + (share_ms - known_ms) / MEMORY_STEPS
-        return result
+        if before.has_prompts or self._before.has_prompts:  # rows that are set up take the host's time, too
+            known_ms = self._draft_ms.get(size, 0.0) if has_price else 0.0
+            return replace(result, draft_ms=max(result.draft_ms, known_ms))
+        beside_ms = max((ended_s - before_s) * 1000 - result.forward_ms, 0.0)
+        if not has_price:
+            _average(self._plain_ms, size, beside_ms / num_tokens)
+            return result
+        allowed_ms = self._allowed_ms(size, num_tokens)
+        if allowed_ms is None:
+            return result
+        draft_ms = max(beside_ms - allowed_ms, 0.0)
+        _average(self._draft_ms, size, draft_ms)
+        return replace(result, draft_ms=draft_ms)
 
     def _allowed_ms(self, size: int, num_tokens: int) -> float | None:
         """What so many tokens would have cost the host without drafts; None = nobody knows."""
@@ -70,3 +84,8 @@ class DraftPrice:
             return 0.0
         share_ms = self._plain_ms.get(size)
         return None if share_ms is None else share_ms * num_tokens
+
+
+def _average(by_size: dict[int, float], size: int, ms: float) -> None:
+    known_ms = by_size.get(size, ms)
+    by_size[size] = known_ms + (ms - known_ms) / MEMORY_STEPS

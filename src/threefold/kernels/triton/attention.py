@@ -19,6 +19,8 @@ from threefold.kernels.triton.tables import DecodeSizes, PromptSizes, decode_siz
 
 MAX_DECODE_TOKENS = 17
 """A token and sixteen drafts."""
+WORTHLESS_SPLITS = 2
+"""What two splits of a context save is less than what merging them costs (`bench.kernels_chain`, 32 rows)."""
 _MIN_M = 16  # rows of the smallest product of the tensor cores
 _MAX_DECODE_M = 128
 _MIXED_DECODE_M = 32  # beside prompts the longest short row is not known: this serves a few drafts and wastes little
@@ -97,7 +99,8 @@ class CardAttention:
         if self._window:
             context = min(context, self._window + bounds.max_new)
         wanted = sizes.num_programs // max(1, num_rows * self._heads.num_kv_heads)
-        return int(max(1, min(wanted, triton.cdiv(context, sizes.block_n), self._max_splits)))
+        splits = max(1, min(wanted, triton.cdiv(context, sizes.block_n), self._max_splits))
+        return 1 if splits <= WORTHLESS_SPLITS else int(splits)
 
     def __call__(self, qkv: torch.Tensor, kv: KVCache, plan: CardPlan) -> torch.Tensor:
         """Attend, as PagedAttention does; kv lies token by token."""

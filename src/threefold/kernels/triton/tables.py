@@ -59,7 +59,7 @@ _DECODE = {  # (padded head width, bytes of a number of the cache)
     (64, 1): DecodeSizes(64, 4, 4, 1056),
     (64, 2): DecodeSizes(64, 4, 4, 1056),
     (128, 1): DecodeSizes(64, 4, 4, 1056),
-    (128, 2): DecodeSizes(64, 4, 3, 264),
+    (128, 2): DecodeSizes(64, 4, 3, 528),
 }
 _PROMPT = {
     (64, 1): PromptSizes(128, 64, 8, 3),
