@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from threefold.engine.price import DraftPrice
-from threefold.step import RowPlan, RowResult, StepPlan, StepResult
+from threefold.request import SamplingParams
+from threefold.step import NewRow, RowPlan, RowResult, StepPlan, StepResult
 
 
 def step(num_rows: int, next_draft: int, num_tokens: int = 1) -> tuple[StepPlan, StepResult]:
@@ -18,7 +19,7 @@ def test_where_steps_follow_each_other_only_what_comes_on_top_is_the_price() -> 
     price = DraftPrice(is_overlapped=False)
     for index in range(50):  # 12 ms a step, 10 of them forward: half a millisecond a row
         plan, result = step(4, next_draft=0)
-        assert price.put(plan, result, index * 0.012).draft_ms == 0.5
+        assert price.put(plan, result, index * 0.012).draft_ms == 0.0
     plan, result = step(4, next_draft=3)
 
     assert price.put(plan, result, 49 * 0.012 + 0.015).draft_ms == pytest.approx(3.0)
@@ -45,15 +46,15 @@ def test_where_steps_overlap_the_step_behind_an_asking_waits_for_it_too() -> Non
     price.put(*step(4, next_draft=3), 1.0)
 
     assert price.put(*step(4, next_draft=0), 1.014).draft_ms == pytest.approx(4.0)
-    assert price.put(*step(4, next_draft=0), 1.028).draft_ms == 0.5  # as timed, nothing added
+    assert price.put(*step(4, next_draft=0), 1.028).draft_ms == 0.0
 
 
-def test_prompts_beside_it_are_no_part_of_the_price() -> None:
+def test_rows_set_up_beside_it_are_no_part_of_the_price() -> None:
     price = DraftPrice(is_overlapped=True)
     price.put(*step(4, next_draft=3), 1.0)
     price.put(*step(4, next_draft=3), 1.013)  # 3 ms
     plan, result = step(4, next_draft=3)
-    plan.rows[0] = plan.rows[0]._replace(num_new=512, wants_token=False, next_draft=0)
+    plan.new_rows.append(NewRow(0, (1, 2, 3), 3, SamplingParams(), frozenset(), 0, ""))
 
     assert price.put(plan, result, 1.063).draft_ms == pytest.approx(3.0)
     assert price.put(*step(4, next_draft=3), 1.103).draft_ms == pytest.approx(3.0)

@@ -22,13 +22,13 @@ class _Kind(NamedTuple):
 
     is_asking: bool
     has_drafts: bool
-    has_prompts: bool
+    has_new_rows: bool
 
     @classmethod
     def of(cls, plan: StepPlan) -> _Kind:
         is_asking = any(row.next_draft for row in plan.rows)
         has_drafts = is_asking or any(row.max_draft for row in plan.rows)
-        return cls(is_asking, has_drafts, bool(plan.new_rows) or not all(row.wants_token for row in plan.rows))
+        return cls(is_asking, has_drafts, bool(plan.new_rows))
 
 
 class DraftPrice:
@@ -61,12 +61,14 @@ class DraftPrice:
         before, self._before = self._before, _Kind.of(plan)
         has_price = self._before.has_drafts or (self._is_overlapped and before.is_asking)
         num_tokens = sum([len(row.token_ids) for row in result.rows])
-        if before_s is None or not num_tokens or not (has_price or not self._is_overlapped):
+        if not has_price:
+            result = replace(result, draft_ms=0.0)
+        if before_s is None or not num_tokens or (self._is_overlapped and not has_price):
             return result
         size = len(plan.rows).bit_length()
-        if before.has_prompts or self._before.has_prompts:  # rows that are set up take the host's time, too
+        if before.has_new_rows or self._before.has_new_rows:  # to set them up takes the host's time, too
             known_ms = self._draft_ms.get(size, 0.0) if has_price else 0.0
-            return replace(result, draft_ms=max(result.draft_ms, known_ms))
+            return result if result.draft_ms >= known_ms else replace(result, draft_ms=known_ms)
         beside_ms = max((ended_s - before_s) * 1000 - result.forward_ms, 0.0)
         if not has_price:
             _average(self._plain_ms, size, beside_ms / num_tokens)
