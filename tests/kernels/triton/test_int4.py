@@ -15,15 +15,9 @@ from threefold.kernels.triton.int4_tables import MAX_FEW_TOKENS, FewSizes, Int4S
 
 
 @triton.jit
-def _plain_spread(units, dtype: tl.constexpr):
+def _plain_spread(units, PLACE: tl.constexpr, dtype: tl.constexpr):
     """What the assembly does, in words that the interpreter knows; float16's offset."""
-    a, b, c, d = units & 15, (units >> 4) & 15, (units >> 8) & 15, (units >> 12) & 15
-    return (
-        (a | 0x6400).to(dtype, bitcast=True),
-        (b | 0x6400).to(dtype, bitcast=True),
-        (c | 0x6400).to(dtype, bitcast=True),
-        (d | 0x6400).to(dtype, bitcast=True),
-    )
+    return (((units >> (4 * PLACE)) & 15) | 0x6400).to(dtype, bitcast=True)
 
 
 @triton.jit
@@ -119,7 +113,7 @@ def test_sizes_fill_the_card_and_end_where_dequantising_pays() -> None:
     assert many is None
 
 
-@pytest.mark.parametrize("num_rows", [512, 1024, 4096, 12288])
+@pytest.mark.parametrize("num_rows", [512, 4096, 12288])
 def test_few_tokens_are_summed_in_one_order(num_rows: int) -> None:
     cuts = [int4_sizes(num, num_rows, 48) for num in range(1, MAX_FEW_TOKENS + 1)]
 

@@ -36,8 +36,8 @@ def check(body, warps, stages, constants, name, **types):
 pointers = dict(x_ptr="*bf16", units_ptr="*i16", scale_zeros_ptr="*i32", bias_ptr="*bf16", num_tokens="i32")
 for is_gated in (False, True):
     for num_tokens in (1, 32, 64, 128, 256):
-        sizes = int4_sizes(num_tokens, 24576, 16)._replace(num_splits=1 if is_gated else 2)
-        constants = {"NUM_OUTPUTS": 12288 if is_gated else 24576, "NUM_INPUTS": 4096, "NUM_CHUNKS": 16, "UNITS": 64}
+        sizes = int4_sizes(num_tokens, 24576 if is_gated else 4096, 16)._replace(num_splits=1 if is_gated else 2)
+        constants = {"NUM_OUTPUTS": 12288 if is_gated else 4096, "NUM_INPUTS": 4096, "NUM_CHUNKS": 16, "UNITS": 64}
         constants |= {"GROUP": 128, "HAS_BIAS": True, "IS_GATED": is_gated, "SPLITS": sizes.num_splits}
         constants |= {"BLOCK_M": sizes.block_tokens, "BLOCK_N": sizes.block_rows}
         is_few = num_tokens <= int4_tables.MAX_FEW_TOKENS

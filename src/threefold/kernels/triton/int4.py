@@ -48,7 +48,6 @@ def _tiled(x_ptr, units_ptr, scale_zeros_ptr, bias_ptr, out_ptr, num_tokens, NUM
     for index in tl.range(first, tl.minimum(first + share, NUM_CHUNKS * pieces)):
         number, piece = index // pieces, index % pieces * BLOCK_U
         units = tl.load(units_ptr + number * (num_rows * UNITS) + piece + places, mask=is_row[:, None], other=0)
-        weights = spread(units, dtype)
         for quarter in tl.static_range(4):
             if is_odd_group or quarter * UNITS % GROUP == 0:
                 group = (number * chunk + quarter * UNITS) // GROUP
@@ -59,7 +58,7 @@ def _tiled(x_ptr, units_ptr, scale_zeros_ptr, bias_ptr, out_ptr, num_tokens, NUM
                 x = tl.load(x_places, mask=is_token[None, :], other=0.0)
             else:
                 x = tl.load(x_places, mask=is_token[None, :] & (inputs < NUM_INPUTS)[:, None], other=0.0)
-            acc = tl.dot((weights[quarter] - zero) * scale, x, acc)
+            acc = tl.dot((spread(units, quarter, dtype) - zero) * scale, x, acc)
         acc = settled(acc)
     store_tile(acc, tl.program_id(1), tokens, is_token, bias_ptr, out_ptr, num_tokens, tl.program_id(2), NUM_OUTPUTS,
                HAS_BIAS, IS_GATED, SPLITS, BLOCK_M, BLOCK_N, dtype)  # fmt: skip

@@ -35,13 +35,12 @@ def _dequantize(units_ptr, scale_zeros_ptr, out_ptr, first_output, num_outputs, 
     outputs = first_output + places
     units = tl.load(units_ptr + (index * NUM_ROWS + outputs)[:, None] * UNITS + tl.arange(0, UNITS)[None, :],
                     mask=is_output[:, None], other=0)  # fmt: skip
-    weights = spread(units, dtype)
     for quarter in tl.static_range(4):
         inputs = (index * 4 + quarter) * UNITS + tl.arange(0, UNITS)
         group = (index * 4 + quarter) * UNITS // GROUP
         scale, zero = scale_and_zero(scale_zeros_ptr, group, outputs, is_output, NUM_ROWS, dtype)
         tl.store(out_ptr + places[:, None].to(tl.int64) * NUM_INPUTS + inputs[None, :],
-                 (weights[quarter] - zero) * scale,
+                 (spread(units, quarter, dtype) - zero) * scale,
                  mask=is_output[:, None] & (inputs < NUM_INPUTS)[None, :])  # fmt: skip
 
 

@@ -40,7 +40,7 @@ MAX_TILED_TOKENS = 640
 PIECE_BYTES = 16 << 20
 """Of that buffer: a piece of the weight, still in the card's cache when it is multiplied with."""
 
-MAX_FEW_TOKENS = 32
+MAX_FEW_TOKENS = 16
 """Up to here a sum is made in one order however many tokens there are: parts and splits are the same."""
 
 _NUM_MULTIPROCESSORS = 132
@@ -48,16 +48,22 @@ _MOST_SPLITS = 8
 _SUMS_CHUNKS, _ADDING_CHUNKS = 0.028, 0.8
 """What splits cost, in the time that a tile of 128 rows and 256 tokens takes for one chunk of inputs: to write and read
 a tile's sums once, and to launch what adds them."""
-_FEW = (  # (most tokens, sizes), in order
-    (8, FewSizes(8, 16, 4, 4)),
-    (16, FewSizes(16, 16, 4, 3)),
-    (MAX_FEW_TOKENS, FewSizes(32, 32, 4, 3)),
+_MANY_ROWS = 8192
+_FEW = (  # (most tokens, sizes), in order; weights of fewer than _MANY_ROWS
+    (8, FewSizes(8, 32, 4, 3)),
+    (MAX_FEW_TOKENS, FewSizes(16, 32, 4, 3)),
+)
+_FEW_MANY_ROWS = (
+    (8, FewSizes(8, 32, 2, 3)),
+    (MAX_FEW_TOKENS, FewSizes(16, 32, 2, 3)),
 )
 _TILES = (
+    (32, Int4Sizes(32, 64, 64, 4, 4)),
     (64, Int4Sizes(64, 64, 64, 4, 4)),
-    (128, Int4Sizes(128, 128, 32, 8, 3)),
-    (MAX_TILED_TOKENS, Int4Sizes(256, 128, 32, 8, 3)),
+    (MAX_TILED_TOKENS, Int4Sizes(128, 128, 32, 8, 3)),
 )
+_MEMORY_BOUND_TOKENS, _MEMORY_BOUND_PROGRAMS, _MEMORY_BOUND_SPLITS = 64, 256, 4
+"""Up to so many tokens it only counts that enough programs read; a tile's sums are next to nothing."""
 
 
 def int4_sizes(num_tokens: int, num_rows: int, num_chunks: int) -> FewSizes | Int4Sizes | None:
@@ -68,13 +74,16 @@ def int4_sizes(num_tokens: int, num_rows: int, num_chunks: int) -> FewSizes | In
         num_rows: rows of the weight.
         num_chunks: chunks of inputs (kernels/int4.py).
     """
-    few = next((sizes for most, sizes in _FEW if num_tokens <= most), None)
-    if few is not None:
-        return few
+    few = _FEW if num_rows < _MANY_ROWS else _FEW_MANY_ROWS
+    if num_tokens <= MAX_FEW_TOKENS:
+        return next(sizes for most, sizes in few if num_tokens <= most)
     cut = next((sizes for most, sizes in _TILES if num_tokens <= most), None)
     if cut is None:
         return None
     tiles = -(-num_rows // cut.block_rows) * -(-num_tokens // cut.block_tokens)
+    if num_tokens <= _MEMORY_BOUND_TOKENS:
+        splits = min(_MEMORY_BOUND_PROGRAMS // tiles, _MEMORY_BOUND_SPLITS, num_chunks)
+        return cut._replace(num_splits=max(splits, 1))
     return cut._replace(num_splits=likely_splits(tiles, num_chunks)[0])
 
 

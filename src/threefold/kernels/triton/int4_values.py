@@ -13,30 +13,23 @@ import triton
 import triton.language as tl
 
 
-def _spread(offset_bits: str) -> str:
-    """Two units in one register to four pairs of numbers: the lowest, second, third, highest value of each."""
-    lines = ["{ .reg .b32 t;"]
-    for place in range(4):
-        source = "$4"
-        if place:
-            lines.append(f"shr.u32 t, $4, {4 * place};")
-            source = "t"
-        lines.append(f"lop3.b32 ${place}, {source}, 0x000F000F, {offset_bits}, 0xEA;")  # (source & mask) | bits
-    return " ".join([*lines, "}"])
+def _spread(place: int, offset_bits: str) -> str:
+    """Two units in one register to a pair of numbers: the values at one place, 0 the lowest."""
+    shifted = f"shr.u32 t, $1, {4 * place};"
+    return f"{{ .reg .b32 t; {shifted} lop3.b32 $0, t, 0x000F000F, {offset_bits}, 0xEA; }}"  # (t & mask) | bits
 
 
-_SPREAD_BF16 = tl.constexpr(_spread("0x43004300"))
-_SPREAD_FP16 = tl.constexpr(_spread("0x64006400"))
+_SPREAD_BF16 = tl.constexpr(tuple(_spread(place, "0x43004300") for place in range(4)))
+_SPREAD_FP16 = tl.constexpr(tuple(_spread(place, "0x64006400") for place in range(4)))
 
 
 @triton.jit
-def spread(units, dtype: tl.constexpr):
-    """A tile of units to four tiles of numbers, each an offset plus a value (kernels/int4.py: OFFSETS)."""
-    text: tl.constexpr = _SPREAD_BF16 if dtype == tl.bfloat16 else _SPREAD_FP16
-    a, b, c, d = tl.inline_asm_elementwise(text, "=r,=r,=r,=r,r", [units], is_pure=True, pack=2,
-                                           dtype=(tl.int16, tl.int16, tl.int16, tl.int16))  # fmt: skip
-    return (a.to(dtype, bitcast=True), b.to(dtype, bitcast=True), c.to(dtype, bitcast=True),
-            d.to(dtype, bitcast=True))  # fmt: skip
+def spread(units, PLACE: tl.constexpr, dtype: tl.constexpr):
+    """A tile of units to the numbers at one place of each, an offset plus a value (kernels/int4.py: OFFSETS)."""
+    text: tl.constexpr = _SPREAD_BF16[PLACE] if dtype == tl.bfloat16 else _SPREAD_FP16[PLACE]
+    return tl.inline_asm_elementwise(text, "=r,r", [units], dtype=tl.int16, is_pure=True, pack=2).to(
+        dtype, bitcast=True
+    )
 
 
 @triton.jit
