@@ -6,6 +6,7 @@ and request ids, never tensors; drafts live on the worker's side, so a plan only
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -116,6 +117,8 @@ class StepResult:
     """Time that the device had nothing to do before this step; 0 where it is not known."""
     num_draft_faults: int = 0
     """Drafters that raised or proposed nonsense; their rows went on without drafts."""
+    glimpses: Mapping[int, float] = field(default_factory=dict)
+    """Drafts to be expected if rows that were not asked were asked, by request id; empty = nobody looked."""
 
 
 class Executor(Protocol):

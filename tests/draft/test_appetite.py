@@ -29,8 +29,8 @@ def run(appetite: Appetite, num_rows: int, num_steps: int, draft_ms: float, surv
     return asked
 
 
-def started(num_rows: int, limit: int = 8) -> Appetite:
-    appetite = Appetite(CostCurve(KNOTS), 8)
+def started(num_rows: int, limit: int = 8, sight_rows: int = 0) -> Appetite:
+    appetite = Appetite(CostCurve(KNOTS), 8, sight_rows=sight_rows)
     for request_id in range(num_rows):
         appetite.start(request_id, limit)
     return appetite
@@ -139,3 +139,39 @@ def test_a_step_planned_ahead_is_asked_for_by_its_own_book() -> None:
     assert (appetite.num_ending, appetite.num_planned) == (2, 1)
     appetite.end_step(StepShape(2, 2, 100), 13.0, 0.0)
     assert (appetite.num_ending, appetite.num_planned) == (1, 1)
+
+
+def test_with_sight_those_are_asked_for_whom_something_is_there_if_it_is_worth_the_time() -> None:
+    appetite = Appetite(CostCurve(KNOTS, draft_start_ms=3.0), 8, sight_rows=3)
+    for request_id in range(3):
+        appetite.start(request_id, 8)
+    run(appetite, 3, 10, draft_ms=0.0)
+    shape = StepShape(3, 3, 300)
+    asked = []
+    for seen in ({0: 0.0, 1: 0.0, 2: 0.0}, {0: 0.0, 1: 2.0, 2: 0.0}, {0: 0.0, 1: 0.01, 2: 0.0}):
+        appetite.glimpse(seen)
+        asked.append(ask(appetite, 3))
+        appetite.end_step(shape, 13.0 + 3.0 * any(asked[-1]), 3.0 * any(asked[-1]))
+    assert asked == [[0, 0, 0], [0, 8, 0], [0, 0, 0]]
+
+
+def test_what_was_asked_on_sight_is_asked_on_until_nothing_comes() -> None:
+    appetite = started(1, sight_rows=3)
+    run(appetite, 1, 200, draft_ms=3.0)
+    shape = StepShape(1, 1, 100)
+    appetite.glimpse({0: 3.0})
+    for _ in range(20):
+        assert ask(appetite, 1) == [8]
+        appetite.end_step(shape, 14.0, 1.0)
+        appetite.learn([0], 0.9 ** np.arange(1, 9)[None])
+    assert ask(appetite, 1) == [8]
+    appetite.end_step(shape, 14.0, 1.0)  # and this time nothing comes
+    ask(appetite, 1)
+    appetite.end_step(shape, 14.0, 1.0)
+    assert ask(appetite, 1) == [0]
+
+
+def test_with_more_rows_than_are_looked_at_asking_is_the_way_to_know() -> None:
+    appetite = started(4, sight_rows=3)
+    appetite.glimpse({99: 1.0})  # one that left
+    assert run(appetite, 4, 10, draft_ms=1e-4)[-1] == [8] * 4

@@ -175,3 +175,22 @@ def test_loans_reach_the_model_and_its_faults_stay_its_own():
     assert desk.take_num_faults() == 1
     assert desk.propose({1: 1, 2: 1}).keys() == {1}
     Drafting([Scripted()], VOCAB).lend(1, (8,))  # nobody keeps KV: nothing happens
+
+
+def test_a_glimpse_says_what_is_left_behind_the_tokens_on_their_way():
+    desk = Drafting([Scripted(drafts={1: sure(1, 2, 3, 4), 2: sure(1, 2)})], VOCAB)
+    assert desk.can_glimpse
+    assert desk.glimpse([1, 2, 3]) == {1: pytest.approx(1.0), 2: 0.0, 3: 0.0}
+
+
+def test_a_glimpse_is_judged_by_what_came_true():
+    desk = Drafting([Scripted(drafts={1: sure(1, 2, 3, 4)})], VOCAB)
+    for _ in range(100):
+        desk.glimpse([1])
+        desk.observe(1, [9, 9, 9, 9])
+    assert desk.glimpse([1])[1] < 0.1
+
+
+def test_nobody_glimpses_through_a_model_or_without_drafters():
+    assert not Drafting([], VOCAB).can_glimpse
+    assert not Drafting([Scripted()], VOCAB, Scripted("model")).can_glimpse

@@ -161,3 +161,27 @@ def test_logits_of_chunks_are_those_of_the_whole(model):
     hidden = torch.arange(150).unsqueeze(1)
     runner = ModelRunner(model, [])
     assert torch.equal(torch.cat(list(runner.logits_in_chunks(hidden))), runner.logits(hidden))
+
+
+@pytest.fixture
+def far_sighted(model, rows, device):
+    def make(drafter):
+        sampler = Sampler(rows.sampling, ExactAcceptance())
+        return Worker(ModelRunner(model, []), rows, sampler, Drafting([drafter], 32), device, can_glimpse=True)
+
+    return make
+
+
+def test_rows_that_are_not_asked_are_looked_ahead_for(far_sighted, make_worker, new_row, plan_row):
+    worker = far_sighted(CountingDrafter())
+    result = worker.run(StepPlan([plan_row(1, 0, 3, blocks=(0, 1))], [new_row(1, (1, 2, 3))]))
+    assert result.glimpses[1] > 1.0
+    assert result.rows[0].survival == (), "nothing is kept of it"
+    asked = worker.run(StepPlan([plan_row(1, 3, 1, next_draft=2)]))
+    assert asked.glimpses == {}
+    assert len(asked.rows[0].survival) == 2
+
+
+def test_nobody_looks_ahead_where_steps_do_not_overlap(make_worker, new_row, plan_row):
+    worker = make_worker(CountingDrafter())
+    assert worker.run(StepPlan([plan_row(1, 0, 3, blocks=(0, 1))], [new_row(1, (1, 2, 3))])).glimpses == {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -109,3 +109,23 @@ def test_without_blocks_for_all_nothing_is_changed(make_bench: Callable) -> None
     bench.commit(plan)
     assert bench.plan().rows[0].new_blocks
     assert second.num_preemptions == 1
+
+
+def test_drafts_are_asked_for_ahead_too_with_the_token_on_its_way_counted(make_bench: Callable) -> None:  # type: ignore[type-arg]
+    class Asking(FixedDrafts):
+        is_asking = False
+
+        def appetites(self, request_ids: Sequence[int]) -> Mapping[int, int]:
+            return super().appetites(request_ids) if self.is_asking else {}
+
+    policy = Asking(4)
+    bench = make_bench(controller=policy)
+    bench.add(4)
+    bench.add(4, max_total_tokens=8)
+    first = bench.plan()
+    policy.is_asking = True
+    ahead = bench.scheduler.plan_ahead(first)
+    assert [row.next_draft for row in ahead.rows] == [4, 1], (
+        "of four tokens two are said by the time, one is a step's own"
+    )
+    assert bench.scheduler.plan_ahead(ahead) is None, "what was asked for must come first"

@@ -31,10 +31,12 @@ MEMORY_ASKS = 16.0
 
 
 class _RequestState:
-    __slots__ = ("limit", "yielded")
+    __slots__ = ("limit", "seen", "yielded")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self.seen = 0.0
+        """Drafts that would come true of those last seen or had, where somebody looks before asking."""
         self.yielded = float(limit)
         """Accepted drafts that an asking can be expected to bring, lately; hopeful at first."""
 
@@ -62,15 +64,17 @@ class Appetite:
         cost: the step's cost curve; it learns here what asking costs.
         max_draft: longest draft ever asked for, tokens.
         has_rounds: each further token costs a draft model's pass; else what is asked for is looked up at once.
+        sight_rows: most rows of a step for which `glimpse` says what is there to ask for; 0 = it never does.
 
     Attributes:
         is_probing: the drafts now at hand are more than it paid to ask for.
     """
 
-    def __init__(self, cost: CostCurve, max_draft: int, *, has_rounds: bool = True) -> None:
+    def __init__(self, cost: CostCurve, max_draft: int, *, has_rounds: bool = True, sight_rows: int = 0) -> None:
         self._cost = cost
         self._max_draft = max_draft
         self._has_rounds = has_rounds
+        self._sight_rows = sight_rows
         self._budget = ProbeBudget()
         self._yield = DraftYield(max_draft, has_rounds=has_rounds)
         self._requests: dict[int, _RequestState] = {}
@@ -78,6 +82,7 @@ class Appetite:
         self._length = 1  # until it is known what asking costs
         self._num_rows = 0
         self._least_yield = 0.0
+        self._token_ms = 0.0  # time that a token takes without drafts
         self._probed: int | None = None
         self._probe_length = 0
         self.is_probing = False
@@ -111,7 +116,9 @@ class Appetite:
         asking = self._planned[-1]
         asking.committing = request_ids
         length = asking.probe_length or self._length
-        if may_draft and length:
+        if may_draft and len(request_ids) <= self._sight_rows:
+            asking.lengths = self._seen_for(request_ids)
+        elif may_draft and length:
             asking.lengths = self._asked_for(request_ids, length)
         if may_draft and asking.probed is not None and asking.probed in request_ids:
             asking.lengths[asking.probed] = min(self._max_draft, self._requests[asking.probed].limit)
@@ -126,6 +133,23 @@ class Appetite:
             if state.limit and (state.yielded >= least_yield or not (step + request_id) % ASK_AGAIN_STEPS):
                 lengths[request_id] = min(length, state.limit)
         return lengths
+
+    def _seen_for(self, request_ids: Sequence[int]) -> dict[int, int]:
+        """Those for whom something is in sight, if all of it is worth the time of asking them."""
+        requests, lengths, seen = self._requests, {}, 0.0
+        for request_id in request_ids:
+            state = requests[request_id]
+            if state.limit and state.seen:
+                lengths[request_id] = min(self._max_draft, state.limit)
+                seen += state.seen
+        return lengths if seen * self._token_ms > self._draft_ms(lengths.values()) else {}
+
+    def glimpse(self, seen: Mapping[int, float]) -> None:
+        """Drafts that would come true if these rows were asked, as far as can be seen without holding anything up."""
+        for request_id, tokens in seen.items():
+            state = self._requests.get(request_id)
+            if state is not None:
+                state.seen = tokens
 
     @property
     def num_planned(self) -> int:
@@ -152,6 +176,7 @@ class Appetite:
         for request_id, total in zip(request_ids, survival.sum(axis=1).tolist(), strict=True):
             state = self._requests[request_id]
             state.yielded += (total - state.yielded) / MEMORY_ASKS
+            state.seen = total
         self._yield.learn(lengths, survival)
 
     def end_step(self, plain_shape: StepShape, step_ms: float, draft_ms: float) -> None:
@@ -192,6 +217,7 @@ class Appetite:
         for request_id in self._asked:
             state = self._requests[request_id]
             state.yielded -= state.yielded / MEMORY_ASKS
+            state.seen = 0.0
         self._yield.miss(self._asked.values())
         self._asked.clear()
 
@@ -201,6 +227,7 @@ class Appetite:
         kv_tokens = plain_shape.kv_tokens * num_rows // max(plain_shape.num_rows, 1)
         shape = StepShape(num_rows, num_rows, kv_tokens)
         plain_ms = self._cost.forward_ms(shape)
+        self._token_ms = plain_ms / num_rows
         self._probed, self._probe_length = None, 0
         if self._draft_ms([self._max_draft] * num_rows) <= CHEAP_SHARE * plain_ms:
             self._length, self._least_yield, self._num_rows = self._max_draft, 0.0, 0

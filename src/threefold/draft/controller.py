@@ -37,13 +37,14 @@ class Controller:
         cost: the step's cost curve; refined by observe_step.
         max_draft: longest draft ever asked for, tokens, at least 1.
         has_rounds: each further token of a draft costs a draft model's pass; else drafts are looked up.
+        sight_rows: most rows of a step for which `glimpse` is called after steps without drafts.
     """
 
-    def __init__(self, cost: CostCurve, max_draft: int, *, has_rounds: bool = True) -> None:
+    def __init__(self, cost: CostCurve, max_draft: int, *, has_rounds: bool = True, sight_rows: int = 0) -> None:
         self._cost = cost
         self._max_draft = max_draft
         self._acceptance = Acceptance()
-        self._appetite = Appetite(cost, max_draft, has_rounds=has_rounds)
+        self._appetite = Appetite(cost, max_draft, has_rounds=has_rounds, sight_rows=sight_rows)
         self._gain = Gain()
         self._prober = Prober()
         self._ledger = Ledger()
@@ -98,6 +99,10 @@ class Controller:
     def appetites(self, request_ids: Sequence[int]) -> Mapping[int, int]:
         """How long a draft to ask for; nobody is asked while it would not pay, apart from probes."""
         return self._appetite.ask(request_ids, may_draft=self._ledger.may_draft(self._num_rows))
+
+    def glimpse(self, seen: Mapping[int, float]) -> None:
+        """Ask where there is something to be had."""
+        self._appetite.glimpse(seen)
 
     def observe(self, request_id: int, drafter: str, num_drafted: int, num_accepted: int) -> None:
         """Learn from a verification."""

@@ -54,6 +54,12 @@ class DraftPolicy(Protocol):
         Asked once while a step is planned, before `choose`, about all rows that commit a token in it.
         """
 
+    def glimpse(self, seen: Mapping[int, float]) -> None:
+        """Drafts that can be expected to come true if these requests were asked, by request id; 0 = none in sight.
+
+        Said where looking costs nothing and asking holds the device up; elsewhere asking is the way to know.
+        """
+
     def observe(self, request_id: int, drafter: str, num_drafted: int, num_accepted: int) -> None:
         """A step verified num_drafted drafts of the request and accepted the first num_accepted.
 
@@ -99,6 +105,9 @@ class NoDrafts:
     def appetites(self, request_ids: Sequence[int]) -> Mapping[int, int]:  # noqa: ARG002
         """No drafts."""
         return _NOBODY
+
+    def glimpse(self, seen: Mapping[int, float]) -> None:
+        """Nothing to learn."""
 
     def observe(self, request_id: int, drafter: str, num_drafted: int, num_accepted: int) -> None:
         """Nothing to learn."""

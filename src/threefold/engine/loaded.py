@@ -36,7 +36,7 @@ from threefold.runner.executor import LocalExecutor
 from threefold.runner.memory import MemoryPlan
 from threefold.runner.path import BatchSteps
 from threefold.runner.runner import ModelRunner
-from threefold.runner.worker import Worker
+from threefold.runner.worker import MAX_GLIMPSED_ROWS, Worker
 from threefold.sample.sampler import Sampler
 from threefold.sample.verify import Acceptance, ExactAcceptance, SyntheticAcceptance
 from threefold.schedule.scheduler import Scheduler
@@ -82,7 +82,9 @@ class LoadedEngine:
                 curve.observe_draft(1, self.trial.max_draft, self.trial.max_draft, self.trial.draft_ms)
         reason = Reason("speculation", what, f"as far as it pays; {source}")
         has_rounds = speculation.uses_draft_model
-        return Controller(curve, speculation.num_speculative_tokens, has_rounds=has_rounds), reason
+        sight_rows = 0 if has_rounds or self.card is None else MAX_GLIMPSED_ROWS
+        controller = Controller(curve, speculation.num_speculative_tokens, has_rounds=has_rounds, sight_rows=sight_rows)
+        return controller, reason
 
     def core(self, speculation: SpeculationConfig, policy: DraftPolicy, slo: Slo | None = None) -> EngineCore:
         """A fresh scheduler, cache, worker and drafters; speculation may draft no more than was planned for."""
@@ -148,6 +150,7 @@ def _make_worker(loaded: LoadedEngine, speculation: SpeculationConfig) -> Worker
         _drafting(loaded, speculation),
         opened.device,
         loaded.card.path if loaded.card is not None else None,
+        can_glimpse=loaded.card is not None,
     )
 
 

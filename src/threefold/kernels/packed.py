@@ -3,7 +3,7 @@
 Contract: y = x · weightᵀ + bias with the weight of records.py. Of every 32 inputs of a token, x is rounded to 255 even
 steps between ± their largest, as the numbers of the weight are steps of theirs; sums of such steps are exact, and the
 rest is float32. So a token's result is the same number however many tokens stand beside it, and it is right to about
-half a percent of a result's usual size, which is a tenth of what packing in 4 bits itself has cost.
+half a percent of a result's usual size; what that does to a model's answers is in docs/LOG.md.
 """
 
 from __future__ import annotations

@@ -24,6 +24,9 @@ from threefold.sample.logprobs import token_logprobs
 from threefold.sample.sampler import Chosen, Sampled, Sampler
 from threefold.step import RowResult, StepPlan, StepResult, TokenLogprobs
 
+MAX_GLIMPSED_ROWS = 16
+"""With more, the host has no time to look ahead while the device works."""
+
 
 @dataclass(slots=True)
 class _Flight:
@@ -50,6 +53,7 @@ class Worker:
         drafting: the drafters, none among them allowed to hurt.
         device: where it all lives.
         path: how steps get there; None = a CPU's.
+        can_glimpse: steps overlap, so that drafters may look ahead while the device works.
     """
 
     def __init__(  # noqa: PLR0917 (collaborators)
@@ -60,6 +64,8 @@ class Worker:
         drafting: Drafting,
         device: Device,
         path: StepPath | None = None,
+        *,
+        can_glimpse: bool = False,
     ) -> None:
         self._runner = runner
         self._rows = rows
@@ -67,6 +73,7 @@ class Worker:
         self._drafting = drafting
         self._device = device
         self._path = path or host_path(runner, rows)
+        self._can_glimpse = can_glimpse and drafting.can_glimpse
         self._num_told: dict[int, int] = {}  # tokens of each row that the drafters know
         self._in_flight: deque[_Flight | None] = deque()  # None = a plan without rows
 
@@ -118,6 +125,7 @@ class Worker:
             draft_ms=(time.perf_counter() - began_s) * 1000,
             idle_ms=arrived.idle_ms,
             num_draft_faults=self._drafting.take_num_faults(),
+            glimpses=self._glimpse(flight, sampled) if self._can_glimpse else {},
         )
 
     def _launch(self, plan: StepPlan) -> _Flight:
@@ -203,6 +211,18 @@ class Worker:
         if token_ids and self._drafting.has_drafters:
             self._num_told[request_id] += len(token_ids)
             self._drafting.observe(request_id, token_ids)
+
+    def _glimpse(self, flight: _Flight, sampled: list[Sampled]) -> dict[int, float]:
+        """What rows that were not asked could have had: few rows, so that it is done before the device is."""
+        rows = flight.plan.rows
+        if len(rows) > MAX_GLIMPSED_ROWS or any(row.next_draft for row in rows):
+            return {}
+        places = zip(flight.inputs.places, sampled, strict=True)
+        request_ids = [rows[place].request_id for place, row in places if row.error is None]
+        request_ids = [request_id for request_id in request_ids if request_id in self._rows]
+        for request_id in request_ids:
+            self._tell(request_id)
+        return self._drafting.glimpse(request_ids)
 
     def _propose(self, flight: _Flight, sampled: list[Sampled]) -> dict[int, Proposal]:
         """The next drafts, by request id; also kept with the rows."""

@@ -30,6 +30,8 @@ class Committer:
         deltas = self._commit_rows(plan, result)
         if len(self._running.by_id) < num_running:
             self._running.sweep()
+        if result.glimpses:
+            self._controller.glimpse(result.glimpses)
         num_committed = sum([len(delta.token_ids) for delta in deltas])
         self._count_step(plan, result, num_committed)
         return deltas
