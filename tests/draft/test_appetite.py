@@ -141,7 +141,7 @@ def test_a_step_planned_ahead_is_asked_for_by_its_own_book() -> None:
     assert (appetite.num_ending, appetite.num_planned) == (1, 1)
 
 
-def test_with_sight_those_are_asked_for_whom_something_is_there_if_it_is_worth_the_time() -> None:
+def test_with_sight_rows_are_asked_when_what_is_there_is_worth_the_time() -> None:
     appetite = Appetite(CostCurve(KNOTS, draft_start_ms=3.0), 8, sight_rows=3)
     for request_id in range(3):
         appetite.start(request_id, 8)
@@ -152,7 +152,7 @@ def test_with_sight_those_are_asked_for_whom_something_is_there_if_it_is_worth_t
         appetite.glimpse(seen)
         asked.append(ask(appetite, 3))
         appetite.end_step(shape, 13.0 + 3.0 * any(asked[-1]), 3.0 * any(asked[-1]))
-    assert asked == [[0, 0, 0], [0, 8, 0], [0, 0, 0]]
+    assert asked == [[0, 0, 0], [8, 8, 8], [0, 0, 0]]
 
 
 def test_what_was_asked_on_sight_is_asked_on_until_nothing_comes() -> None:

@@ -135,11 +135,11 @@ class Appetite:
         return lengths
 
     def _seen_for(self, request_ids: Sequence[int]) -> dict[int, int]:
-        """Those for whom something is in sight, if all of it is worth the time of asking them."""
+        """Everybody, if all that is in sight is worth the time: once one is asked, the others cost next to nothing."""
         requests, lengths, seen = self._requests, {}, 0.0
         for request_id in request_ids:
             state = requests[request_id]
-            if state.limit and state.seen:
+            if state.limit:
                 lengths[request_id] = min(self._max_draft, state.limit)
                 seen += state.seen
         return lengths if seen * self._token_ms > self._draft_ms(lengths.values()) else {}
