@@ -19,7 +19,7 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 from triton.runtime.errors import TritonError
 
 from threefold.bench.kernels_command import run_kernels
-from threefold.bench.kernels_products import DTYPE, SHAPES, SPREAD_BYTES
+from threefold.bench.kernels_products import DTYPE, SHAPES, SPREAD_BYTES, mean_us
 from threefold.kernels.activation import silu_mul
 from threefold.kernels.fp8 import Fp8Inputs, Fp8Weight, quantise_outputs
 from threefold.kernels.linear import product
@@ -66,7 +66,7 @@ def measure_shape(name: str, num_tokens: int, device: CudaDevice) -> dict[str, A
     found: list[dict[str, Any]] = []
     for body_name, bodies in _bodies(plain, num_tokens, is_gated):
         try:
-            us = device.replay_ms(partial(_run_all, bodies, x)) / copies * 1e3
+            us = mean_us(bodies, x, device)
         except (RuntimeError, ValueError, TritonError) as error:  # a cut that does not fit
             found.append({"body": body_name, "us": None, "error": str(error).strip().split("\n")[0][:120]})
         else:
@@ -136,11 +136,6 @@ def _by_block(weight: torch.Tensor) -> Fp8Weight:
     outputs, inputs = (size // block for size, block in zip(weight.shape, BLOCK, strict=True))
     scales = torch.full((outputs, inputs), 0.01, dtype=torch.float32, device=weight.device)
     return Fp8Weight((weight * 50).to(torch.float8_e4m3fn), scales, BLOCK)
-
-
-def _run_all(bodies: list[Body], x: torch.Tensor) -> None:
-    for body in bodies:
-        body(x)
 
 
 def measure_all(asked: argparse.Namespace, device: CudaDevice) -> dict[str, Any]:

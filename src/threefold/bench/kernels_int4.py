@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 
 from threefold.bench.kernels_command import run_kernels
-from threefold.bench.kernels_products import SHAPES, SPREAD_BYTES
+from threefold.bench.kernels_products import SHAPES, SPREAD_BYTES, mean_us
 from threefold.kernels.activation import silu_mul
 from threefold.kernels.int4 import VALUES_PER_UNIT, PackedInt4
 from threefold.kernels.linear import Product
@@ -171,7 +171,7 @@ def measure_shape(name: str, num_tokens: int, device: CudaDevice, *, is_swept: b
         bodies = [make(weight) for weight in weights]
         try:
             error = ((bodies[0](x).float() - right).norm() / right.norm()).item()
-            us = device.replay_ms(partial(_run_all, bodies, x)) / len(weights) * 1e3
+            us = mean_us(bodies, x, device)
         except Exception as failure:  # noqa: BLE001 (what this card cannot take is a finding, whatever Triton raises)
             print(f"{name:>13} {num_tokens:5} tokens  {label}: {type(failure).__name__}", flush=True)
             continue
@@ -199,11 +199,6 @@ def _plain_us(shape: Shape, x: torch.Tensor, device: CudaDevice) -> float:
 
 def _num_copies(num_bytes: int) -> int:
     return max(2, min(MOST_COPIES, SPREAD_BYTES // num_bytes))
-
-
-def _run_all(bodies: list[Product], x: torch.Tensor) -> None:
-    for body in bodies:
-        body(x)
 
 
 def measure_all(asked: argparse.Namespace, device: CudaDevice) -> dict[str, Any]:

@@ -9,7 +9,7 @@ What it finds belongs into kernels/triton/tables.py.
 from __future__ import annotations
 
 import argparse
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,6 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 
 from threefold.bench.kernels_command import run_kernels
 from threefold.kernels.activation import silu_mul
-from threefold.kernels.linear import Product
 from threefold.kernels.triton.product import few_tokens_body
 from threefold.kernels.triton.tables import ProductSizes
 from threefold.runner.device import CudaDevice
@@ -71,7 +70,7 @@ def measure_shape(name: str, num_tokens: int, device: CudaDevice) -> dict[str, A
     found = []
     for sizes in CUTS:
         bodies = [few_tokens_body(weight, None, sizes, is_gated=is_gated) for weight in weights]
-        us = device.replay_ms(partial(_run_all, bodies, x)) / copies * 1e3
+        us = mean_us(bodies, x, device)
         found.append((us, tuple(sizes)))
     found.sort()
     return {
@@ -83,9 +82,14 @@ def measure_shape(name: str, num_tokens: int, device: CudaDevice) -> dict[str, A
     }
 
 
-def _run_all(bodies: list[Product], x: torch.Tensor) -> None:
-    for body in bodies:
-        body(x)
+def mean_us(bodies: Sequence[Callable[[torch.Tensor], Any]], x: torch.Tensor, device: CudaDevice) -> float:
+    """Time of one of the bodies, which run one behind another in a captured graph."""
+
+    def run_all() -> None:
+        for body in bodies:
+            body(x)
+
+    return device.replay_ms(run_all) / len(bodies) * 1e3
 
 
 def measure_all(asked: argparse.Namespace, device: CudaDevice) -> dict[str, Any]:

@@ -60,10 +60,12 @@ class DraftPrice:
         before_s, self._ended_s = self._ended_s, ended_s
         before, self._before = self._before, _Kind.of(plan)
         has_price = self._before.has_drafts or (self._is_overlapped and before.is_asking)
-        num_tokens = sum([len(row.token_ids) for row in result.rows])
         if not has_price:
             result = replace(result, draft_ms=0.0)
-        if before_s is None or not num_tokens or (self._is_overlapped and not has_price):
+        if before_s is None or (self._is_overlapped and not has_price):
+            return result
+        num_tokens = sum([len(row.token_ids) for row in result.rows])
+        if not num_tokens:
             return result
         size = len(plan.rows).bit_length()
         if before.has_new_rows or self._before.has_new_rows:  # to set them up takes the host's time, too

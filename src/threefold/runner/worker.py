@@ -207,8 +207,10 @@ class Worker:
 
     def _tell(self, request_id: int) -> None:
         """Catch the drafters up with a row; only when it matters, so that whoever is not asked costs nothing."""
+        if not self._drafting.has_drafters:
+            return
         token_ids = self._rows.since(request_id, self._num_told[request_id])
-        if token_ids and self._drafting.has_drafters:
+        if token_ids:
             self._num_told[request_id] += len(token_ids)
             self._drafting.observe(request_id, token_ids)
 
@@ -217,9 +219,11 @@ class Worker:
         rows = flight.plan.rows
         if len(rows) > MAX_GLIMPSED_ROWS or any(row.next_draft for row in rows):
             return {}
-        places = zip(flight.inputs.places, sampled, strict=True)
-        request_ids = [rows[place].request_id for place, row in places if row.error is None]
-        request_ids = [request_id for request_id in request_ids if request_id in self._rows]
+        request_ids = [
+            rows[place].request_id
+            for place, row in zip(flight.inputs.places, sampled, strict=True)
+            if row.error is None and rows[place].request_id in self._rows
+        ]
         for request_id in request_ids:
             self._tell(request_id)
         return self._drafting.glimpse(request_ids)

@@ -5,13 +5,13 @@ Knows lengths and odds only; the drafts themselves never leave the worker.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 
 from threefold.cache.manager import CacheManager
 from threefold.cost import StepShape
 from threefold.draft.controller import DraftPolicy, RowDraft
 from threefold.schedule.running import Row
-from threefold.step import RowPlan
+from threefold.step import RowPlan, StepPlan
 
 
 class DraftPlanner:
@@ -21,17 +21,19 @@ class DraftPlanner:
         self._cache = cache
         self._controller = controller
 
-    def ask(self, plans: list[RowPlan], rows: Mapping[int, Row], on_their_way: Container[int] = ()) -> None:
+    def ask(self, plans: list[RowPlan], rows: Mapping[int, Row], in_flight: StepPlan | None = None) -> None:
         """Have drafts proposed behind the step, as long as the controller wants them.
 
         Args:
             plans: the step; changed in place.
             rows: the running rows, by request id.
-            on_their_way: requests that get a token from a step in flight, too.
+            in_flight: the step before it, where that still runs: its tokens are on their way.
         """
         wanted = self._controller.appetites([plan[0] for plan in plans if plan[5]])
         if not wanted:
             return
+        before = () if in_flight is None else in_flight.rows
+        on_their_way = {row.request_id for row in before if row.wants_token}
         for index, plan in enumerate(plans):
             length = wanted.get(plan.request_id, 0)
             if length and plan.wants_token:

@@ -146,7 +146,7 @@ class Scheduler:
             in_flight, self._backoff.num_tokens, self._max_chunk, limits.num_prompt_tokens
         )
         self._plan_waiting(plans, new_rows, budget, num_prompt_tokens)
-        self._drafts.ask(plans, self._running.by_id, {row.request_id for row in in_flight.rows if row.wants_token})
+        self._drafts.ask(plans, self._running.by_id, in_flight)
         if not plans:
             return None
         return StepPlan(plans, new_rows, self._running.take_dropped(), self._cache.loans.take_recalled())
