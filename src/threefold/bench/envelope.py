@@ -37,7 +37,8 @@ from threefold.errors import ConfigError
 DEFAULT_REQUESTS_PER_ROW = 2
 MOST_REQUESTS_PER_ROW = 64
 NOTES = (
-    "tokens/s = output tokens over the time from the first request to the end of the last, prompts and text included",
+    "tokens/s = output tokens over the time from the first request to the end of the last, prompts included; answers are "
+    "not written out as text, which a server does in another process",
     "variants run in turn, every second round backwards; ratios are geometric means over rounds, intervals 95 %",
     "every run has a fresh scheduler, an empty prefix cache and fresh drafters, and the same prompts",
     "every run writes as many tokens: an answer ends where it ended by itself in a first run with drafts off",
@@ -183,7 +184,7 @@ class _Table:
 
     def _run(self, variant: Variant, workload: Workload, concurrency: int, *, ignore_eos: bool = True) -> Run:
         core = self._loaded.core(variant.speculation, variant.policy)
-        load = OfflineLoad(core, self.info, replace(self._load, ignore_eos=ignore_eos), self._tokenizer)
+        load = OfflineLoad(core, self.info, replace(self._load, ignore_eos=ignore_eos), self._tokenizer, has_text=False)
         gc.collect()
         load.run(workload, concurrency)
         if load.running or load.waiting:  # Ctrl-C ended it

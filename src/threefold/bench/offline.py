@@ -92,7 +92,7 @@ def counters_of(stats: EngineStats) -> Counters:
 
 class _Running(NamedTuple):
     outcome: Outcome
-    answer: Answer
+    answer: Answer | None
     token_ids: list[int]
 
 
@@ -105,9 +105,14 @@ class OfflineLoad:
         waiting: prompts still to be sent: where they stand in the workload, and their tokens.
         token_ids: each request's answer, by the place of its prompt in the order in which they were queued.
         duration_s: of `run`, from the first request to the end of the last.
+
+    Args:
+        has_text: write answers out as text; a server does that in another process than the engine's.
     """
 
-    def __init__(self, core: EngineCore, info: EngineInfo, load: LoadOptions, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, core: EngineCore, info: EngineInfo, load: LoadOptions, tokenizer: Tokenizer, *, has_text: bool = True
+    ) -> None:
         self.outcomes: list[Outcome] = []
         self.running: dict[int, _Running] = {}
         self.waiting: deque[tuple[int, Prompt, list[int]]] = deque()
@@ -117,6 +122,7 @@ class OfflineLoad:
         self._load = load
         self._limits = ModelLimits(info.max_model_len, info.vocab_size, frozenset(info.eos_token_ids))
         self._tokenizer = tokenizer
+        self._has_text = has_text
         source = tokenizer.chat_template
         self._template = Template(source, tokenizer.special_tokens) if source is not None else None
         per_word = len(tokenizer.encode(" ".join(WORDS), add_special_tokens=False)) / len(WORDS)
@@ -182,7 +188,7 @@ class OfflineLoad:
             outcome.error, outcome.end_s = str(error), time.perf_counter()
             self.outcomes.append(outcome)
             return
-        answer = Answer(0, self._tokenizer, params)
+        answer = Answer(0, self._tokenizer, params) if self._has_text else None
         self.running[self._next_id] = _Running(outcome, answer, self.token_ids[place])
 
     def _request(self, request_id: int, token_ids: list[int], params: SamplingParams) -> Request:
@@ -199,7 +205,8 @@ class OfflineLoad:
     def _take(self, delta: TokenDelta, now: float) -> None:
         outcome, answer, token_ids = self.running[delta.request_id]
         token_ids += delta.token_ids
-        answer.push_delta(delta)
+        if answer is not None:
+            answer.push_delta(delta)
         if delta.token_ids:
             outcome.chunk_times_s.append(now)
             outcome.output_tokens += len(delta.token_ids)
