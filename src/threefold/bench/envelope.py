@@ -37,8 +37,8 @@ from threefold.errors import ConfigError
 DEFAULT_REQUESTS_PER_ROW = 2
 MOST_REQUESTS_PER_ROW = 64
 NOTES = (
-    "tokens/s = output tokens over the time from the first request to the end of the last, prompts included; answers are "
-    "not written out as text, which a server does in another process",
+    "tokens/s = output tokens over the time from the first request to the end of the last, prompts included; answers "
+    "are not written out as text, which a server does in another process",
     "variants run in turn, every second round backwards; ratios are geometric means over rounds, intervals 95 %",
     "every run has a fresh scheduler, an empty prefix cache and fresh drafters, and the same prompts",
     "every run writes as many tokens: an answer ends where it ended by itself in a first run with drafts off",
