@@ -1,164 +1,224 @@
-"""FP8 products on a card, by shape and number of tokens: which body, in which cut.
+"""FP8 products on a card, by shape and number of tokens: torch's bf16 products against every body and cut.
 
-    python -m threefold.bench.kernels_fp8 --shapes 8b --tokens 1 32 --json FILE        a few tokens: cuts, against bf16
-    python -m threefold.bench.kernels_fp8 --shapes 8b --tokens 64 256 8192             many tokens: bodies, and rounding
+    python -m threefold.bench.kernels_fp8 [--sweep] --json FILE
 
-Each product is captured over several copies of its weight, as in kernels_products.py. What it finds belongs into
-kernels/triton/tables.py and MAX_FEW_TOKENS_FP8.
+Without --sweep, the cuts of kernels/triton/fp8_tables.py; with it, others beside them. What it finds belongs there and
+into MAX_FEW_TOKENS_FP8. Weights have scales by output. Each product is captured over several copies of its weight, so
+that none of it lies in the cache when its turn comes. Bodies are compiled beforehand, by several processes.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from multiprocessing import get_context
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
-from triton.runtime.errors import TritonError
 
 from threefold.bench.kernels_command import run_kernels
+from threefold.bench.kernels_fp8_cuts import FEW_SWEEP, TILE_SWEEP, split_cuts
 from threefold.bench.kernels_products import DTYPE, SHAPES, SPREAD_BYTES, mean_us
-from threefold.kernels.activation import silu_mul
-from threefold.kernels.fp8 import Fp8Inputs, Fp8Weight, quantise_outputs
-from threefold.kernels.linear import product
+from threefold.kernels.activation import silu_mul, silu_mul_reference
+from threefold.kernels.fp8 import Fp8Inputs, Fp8Weight, Rounded, quantise_outputs
 from threefold.kernels.triton.fp8 import few_tokens_fp8_body
-from threefold.kernels.triton.fp8_many import many_tokens_fp8
 from threefold.kernels.triton.fp8_product import CardFp8Product
 from threefold.kernels.triton.fp8_rows import round_rows_body
-from threefold.kernels.triton.tables import ManySizes, ProductSizes
+from threefold.kernels.triton.fp8_tables import FewSizes, TileSizes
+from threefold.kernels.triton.fp8_tile import tile_fp8_body
 from threefold.runner.device import CudaDevice
 
-TOKENS = (1, 32, 64, 256, 8192)
-BLOCK = (128, 128)
-MOST_FEW = 64
-"""Up to so many tokens the cuts of the body for a few are tried."""
-FEW_CUTS = tuple(
-    ProductSizes(*sizes)
-    for sizes in (
-        (16, 256, 2, 5), (16, 512, 2, 4), (16, 512, 4, 4), (16, 1024, 4, 3), (32, 128, 4, 6), (32, 256, 4, 4),
-        (32, 512, 4, 3), (64, 128, 4, 5), (64, 256, 4, 3),
-    )
-)  # fmt: skip
-FEW_BLOCK_CUTS = tuple(
-    ProductSizes(*sizes) for sizes in ((16, 128, 2, 6), (16, 128, 4, 6), (32, 128, 4, 5), (32, 128, 2, 6))
-)
-MANY_CUTS = tuple(
-    ManySizes(*sizes)
-    for sizes in (
-        (64, 64, 128, 4, 4), (64, 128, 128, 4, 4), (64, 256, 128, 8, 3), (128, 128, 128, 4, 4), (128, 128, 128, 8, 3),
-        (128, 256, 128, 8, 3),
-    )
-)  # fmt: skip
-MANY_BLOCK_CUTS = tuple(sizes for sizes in MANY_CUTS if sizes.block_m * sizes.block_n <= sizes.num_warps * 32 * 64)
-"""Those with at most 64 sums a thread: there is a step's own beside them, and more do not fit into registers."""
+TOKENS = (1, 6, 16, 32, 64, 256)
+MOST_COPIES = 24
+MOST_ERROR = 0.04
+"""Of the norm of what the same operands give in float32; a body that is further off is not counted."""
+SHOWN = 5
+_COMPILERS, _SHARES = 15, 4
+"""Processes, and those that share a shape's bodies; each holds a card's context and one weight."""
+
+
+class Sample(NamedTuple):
+    """What bodies are fed."""
+
+    x: torch.Tensor
+    rounded: Rounded
+
+
 Body = Callable[[torch.Tensor], Any]
+Maker = Callable[[Fp8Weight, Sample], Body]
 
 
-def measure_shape(name: str, num_tokens: int, device: CudaDevice) -> dict[str, Any]:
-    """Times of all bodies that may serve one shape at one number of tokens, fastest first."""
-    num_outputs, num_inputs, is_gated = SHAPES[name]
-    place = device.torch_device
-    copies = max(2, min(24, SPREAD_BYTES // (num_outputs * num_inputs)))
-    plain = [torch.randn((num_outputs, num_inputs), dtype=DTYPE, device=place) for _ in range(copies)]
-    x = torch.randn((num_tokens, num_inputs), dtype=DTYPE, device=place)
-    found: list[dict[str, Any]] = []
-    for body_name, bodies in _bodies(plain, num_tokens, is_gated):
+def table_bodies(is_gated: bool) -> Iterator[tuple[str, Maker]]:
+    """What an engine runs, with x rounded by an op of its own where it is, and rounded beforehand."""
+
+    def make(weight: Fp8Weight, sample: Sample, *, is_rounded: bool) -> Body:
+        multiply = CardFp8Product(weight, None, is_gated=is_gated, dtype=DTYPE, inputs=Fp8Inputs())
+        return (lambda _: multiply(sample.rounded)) if is_rounded else multiply
+
+    yield "table", partial(make, is_rounded=False)
+    yield "table, rounded", partial(make, is_rounded=True)
+
+
+def swept_bodies(name: str, num_tokens: int) -> Iterator[tuple[str, Maker]]:
+    """Every body and cut that may serve one shape."""
+    num_rows, num_inputs, is_gated = SHAPES[name]
+
+    def few(weight: Fp8Weight, _: Sample, *, sizes: FewSizes) -> Body:
+        multiply = few_tokens_fp8_body(*weight, None, is_gated=is_gated)
+        return lambda x: multiply(x, sizes)
+
+    def tile(weight: Fp8Weight, sample: Sample, *, sizes: TileSizes) -> Body:
+        multiply = tile_fp8_body(weight, None, is_gated=is_gated, dtype=DTYPE)
+        return lambda _: multiply(sample.rounded, sizes)
+
+    def by_torch(weight: Fp8Weight, sample: Sample) -> Body:
+        gate = silu_mul(num_rows // 2, DTYPE, weight.values.device) if is_gated else None
+        return lambda _: _multiply_by_torch(weight, sample.rounded, gate)
+
+    for sizes in FEW_SWEEP.get(_tile_of(num_tokens), ()):
+        yield f"few {tuple(sizes)}", partial(few, sizes=sizes)
+    for cut in TILE_SWEEP.get(_tile_of(num_tokens), ()):
+        for cut_sizes in split_cuts(cut, num_rows, num_inputs, num_tokens):
+            yield f"tile {tuple(cut_sizes)}", partial(tile, sizes=cut_sizes)
+    if num_tokens > min(FEW_SWEEP):
+        yield "torch", by_torch
+
+
+def _tile_of(num_tokens: int) -> int:
+    return next((most for most in sorted({*FEW_SWEEP, *TILE_SWEEP}) if num_tokens <= most), 0)
+
+
+def _multiply_by_torch(weight: Fp8Weight, x: Rounded, gate: Body | None) -> Any:
+    out = torch._scaled_mm(
+        x.values,
+        weight.values.t(),
+        scale_a=x.scales[:, None],
+        scale_b=weight.scales[None, :],
+        out_dtype=torch.bfloat16,
+        use_fast_accum=True,
+    )
+    return out if gate is None else gate(out)
+
+
+def _sample(num_inputs: int, num_tokens: int, device: CudaDevice) -> Sample:
+    x = torch.randn((num_tokens, num_inputs), dtype=DTYPE, device=device.torch_device)
+    return Sample(x, round_rows_body(Fp8Inputs())(x))
+
+
+def _weight(name: str, device: CudaDevice) -> Fp8Weight:
+    num_rows, num_inputs, _ = SHAPES[name]
+    plain = torch.randn((num_rows, num_inputs), dtype=DTYPE, device=device.torch_device)
+    return quantise_outputs(plain * num_inputs**-0.5)
+
+
+def compile_all(names: list[str], tokens: tuple[int, ...]) -> None:
+    """Bring every body of the sweep into the compiler's cache on disk."""
+    with ProcessPoolExecutor(_COMPILERS, mp_context=get_context("spawn")) as pool:
+        shares = [pool.submit(compile_some, name, tokens, share) for name in names for share in range(_SHARES)]
+        for share in shares:
+            share.result()
+
+
+def compile_some(name: str, tokens: tuple[int, ...], share: int) -> None:
+    """Run a share of the bodies once; what cannot run shows when it is measured."""
+    device = CudaDevice()
+    bodies = {label: (maker, num) for num in tokens for label, maker in swept_bodies(name, num)}
+    weight = _weight(name, device)
+    with torch.inference_mode():
+        for maker, num_tokens in list(bodies.values())[share::_SHARES]:
+            sample = _sample(SHAPES[name][1], num_tokens, device)
+            with suppress(Exception):
+                maker(weight, sample)(sample.x)
+                device.synchronize()
+
+
+def measure_shape(name: str, num_tokens: int, device: CudaDevice, *, is_swept: bool) -> dict[str, Any]:
+    """Torch's time on bf16 weights and that of each body, in microseconds, with its error."""
+    num_rows, num_inputs, is_gated = SHAPES[name]
+    sample = _sample(num_inputs, num_tokens, device)
+    weights = [_weight(name, device) for _ in range(_num_copies(num_rows * num_inputs))]
+    bodies = list(table_bodies(is_gated)) + (list(swept_bodies(name, num_tokens)) if is_swept else [])
+    rights = {is_rounded: _right(weights[0], sample, is_gated, is_rounded) for is_rounded in (False, True)}
+    found = []
+    for label, maker in bodies:
+        made = [maker(weight, sample) for weight in weights]
         try:
-            us = mean_us(bodies, x, device)
-        except (RuntimeError, ValueError, TritonError) as error:  # a cut that does not fit
-            found.append({"body": body_name, "us": None, "error": str(error).strip().split("\n")[0][:120]})
-        else:
-            found.append({"body": body_name, "us": us, "gb_s": num_outputs * num_inputs / us / 1e3})
-    return {"name": name, "tokens": num_tokens, "bodies": sorted(found, key=lambda one: one["us"] or float("inf"))}
+            got = made[0](sample.x).float()
+            error = min(_relative(got, right) for right in rights.values())
+            us = mean_us(made, sample.x, device)
+        except Exception as failure:  # noqa: BLE001 (what this card cannot take is a finding, whatever Triton raises)
+            print(f"{name:>13} {num_tokens:5} tokens  {label}: {type(failure).__name__}", flush=True)
+            continue
+        if not error <= MOST_ERROR:
+            print(f"{name:>13} {num_tokens:5} tokens  {label}: wrong by {error:.3f}", flush=True)
+        found.append({"us": us, "body": label, "error": error})
+    rounding_us = mean_us([round_rows_body(Fp8Inputs())] * len(weights), sample.x, device)
+    plain_us = _plain_us(name, sample.x, device)
+    return {"name": name, "tokens": num_tokens, "bf16_us": plain_us, "rounding_us": rounding_us, "bodies": found}
 
 
-def _bodies(plain: list[torch.Tensor], num_tokens: int, is_gated: bool) -> Iterator[tuple[str, list[Body]]]:
-    yield "bf16", [product(weight, None, is_gated=is_gated) for weight in plain]
-    by_output, by_block = [quantise_outputs(weight) for weight in plain], [_by_block(weight) for weight in plain]
-    yield from _whole_products("by output", by_output, is_gated)
-    yield from _whole_products("by block", by_block, is_gated)
-    if num_tokens <= MOST_FEW:
-        yield from _few("few by output", by_output, FEW_CUTS, is_gated)
-        yield from _few("few by block", by_block, FEW_BLOCK_CUTS, is_gated)
-    yield from _many("by output", by_output, MANY_CUTS)
-    yield from _many("by block", by_block, MANY_BLOCK_CUTS)
-    if num_tokens > MOST_FEW:
-        gate = silu_mul(len(plain[0]) // 2, DTYPE, plain[0].device) if is_gated else _as_it_is
-        yield "by block, dequantised", [partial(_dequantised, weight, gate) for weight in by_block]
-    yield "rounding alone", [round_rows_body(Fp8Inputs())] * len(plain)
+def _right(weight: Fp8Weight, sample: Sample, is_gated: bool, is_rounded: bool) -> torch.Tensor:
+    """What the same operands give in float32."""
+    x = sample.rounded.values.float() * sample.rounded.scales[:, None] if is_rounded else sample.x.float()
+    out = x @ weight.dequantised(torch.float32).T
+    return silu_mul_reference(out) if is_gated else out
 
 
-def _whole_products(name: str, weights: list[Fp8Weight], is_gated: bool) -> Iterator[tuple[str, list[Body]]]:
-    made = [CardFp8Product(one, None, is_gated=is_gated, dtype=DTYPE, inputs=Fp8Inputs()) for one in weights]
-    yield f"as built, {name}", list(made)
-    yield f"as built for many, {name}", [partial(_for_many, one) for one in made]
+def _relative(got: torch.Tensor, right: torch.Tensor) -> float:
+    return float((got - right).norm() / right.norm())
 
 
-def _few(
-    name: str, weights: list[Fp8Weight], cuts: tuple[ProductSizes, ...], is_gated: bool
-) -> Iterator[tuple[str, list[Body]]]:
-    for sizes in cuts:
-        yield (
-            f"{name} {tuple(sizes)}",
-            [few_tokens_fp8_body(*one, None, sizes, is_gated=is_gated) for one in weights],
-        )
+def _plain_us(name: str, x: torch.Tensor, device: CudaDevice) -> float:
+    num_rows, num_inputs, is_gated = SHAPES[name]
+    num_copies = _num_copies(num_rows * num_inputs * 2)
+    weights = [torch.randn((num_rows, num_inputs), dtype=DTYPE, device=x.device) for _ in range(num_copies)]
+    gate = silu_mul(num_rows // 2, DTYPE, x.device) if is_gated else None
+
+    def run() -> None:
+        for weight in weights:
+            out = F.linear(x, weight)
+            if gate is not None:
+                gate(out)
+
+    return device.replay_ms(run) / num_copies * 1e3
 
 
-def _many(name: str, weights: list[Fp8Weight], cuts: tuple[ManySizes, ...]) -> Iterator[tuple[str, list[Body]]]:
-    """Triton's products of FP8 with FP8, rounding included, without the gate."""
-    for sizes in cuts:
-        yield f"triton many {name} {tuple(sizes)}", [partial(_triton_many, one, sizes) for one in weights]
-
-
-def _for_many(multiply: CardFp8Product, x: torch.Tensor) -> torch.Tensor:
-    return multiply.multiply_many(x)
-
-
-def _triton_many(weight: Fp8Weight, sizes: ManySizes, x: torch.Tensor) -> torch.Tensor:
-    width = x.shape[1] if weight.block_size is None else weight.block_size[1]
-    rounded = round_rows_body(Fp8Inputs())(x.view(-1, width))
-    scales = rounded.scales.view(len(x), -1)
-    return many_tokens_fp8(rounded.values.view(x.shape), scales, *weight, None, sizes, DTYPE)
-
-
-def _dequantised(weight: Fp8Weight, gate: Body, x: torch.Tensor) -> Any:
-    return gate(F.linear(x, weight.dequantised(DTYPE)))
-
-
-def _as_it_is(x: torch.Tensor) -> torch.Tensor:
-    return x
-
-
-def _by_block(weight: torch.Tensor) -> Fp8Weight:
-    """Any scales will do for a time; these are those of the largest numbers."""
-    outputs, inputs = (size // block for size, block in zip(weight.shape, BLOCK, strict=True))
-    scales = torch.full((outputs, inputs), 0.01, dtype=torch.float32, device=weight.device)
-    return Fp8Weight((weight * 50).to(torch.float8_e4m3fn), scales, BLOCK)
+def _num_copies(num_bytes: int) -> int:
+    return max(2, min(MOST_COPIES, SPREAD_BYTES // num_bytes))
 
 
 def measure_all(asked: argparse.Namespace, device: CudaDevice) -> dict[str, Any]:
     """Every reading of the shapes asked for, shown as it comes."""
     readings = []
-    for name in (
-        name for name in SHAPES if name.startswith(asked.shapes) and not any(s % 128 for s in SHAPES[name][:2])
-    ):
+    names = [name for name in SHAPES if name.startswith(asked.shapes) and not (asked.sweep and name.endswith("head"))]
+    if asked.sweep:
+        compile_all(names, tuple(asked.tokens))
+    gc.freeze()  # each capture collects garbage, and would look through all of torch for it
+    for name in names:
         for num_tokens in asked.tokens:
-            one = measure_shape(name, num_tokens, device)
+            one = measure_shape(name, num_tokens, device, is_swept=asked.sweep)
             readings.append(one)
-            print(f"{name}, {num_tokens} tokens", flush=True)
-            for body in one["bodies"]:
-                time = f"{body['us']:9.1f} us {body['gb_s']:6.0f} GB/s" if body["us"] else body["error"]
-                print(f"    {body['body']:<48} {time}", flush=True)
+            table, swept = one["bodies"][:2], sorted(one["bodies"][2:], key=lambda body: float(body["us"]))
+            print(
+                f"{name:>13} {num_tokens:5} tokens  bf16 {one['bf16_us']:6.1f} us, rounding {one['rounding_us']:.1f}",
+                *(f"{body['us']:.1f} {body['body']} ({body['error']:.4f})" for body in table + swept[:SHOWN]),
+                sep="   ",
+                flush=True,
+            )
     return {"fp8": readings}
 
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description="Find the best bodies and cuts for FP8 products on a card.")
+    parser = argparse.ArgumentParser(description="Measure FP8 products on a card.")
     parser.add_argument("--shapes", default="8b", help="only shapes whose names begin so (8b)")
-    parser.add_argument("--tokens", type=int, nargs="+", default=TOKENS, help="numbers of tokens (1 32 64 256 8192)")
+    parser.add_argument("--tokens", type=int, nargs="+", default=TOKENS, help="numbers of tokens")
+    parser.add_argument("--sweep", action="store_true", help="other cuts than the table's, too; without the head")
     run_kernels(parser, measure_all)
 
 

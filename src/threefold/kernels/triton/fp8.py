@@ -1,7 +1,8 @@
-"""Products with FP8 weights and activations as they are: weights are read as bytes and widened in registers.
+"""Products of few tokens with FP8 weights and activations as they are: each warp of a program takes inputs of its own.
 
-For a few tokens, where what counts is how many bytes of the weight are under way, as in product.py; and for shapes that
-the products of FP8 with FP8 do not take. A program sums all inputs in one order. Contract: kernels/fp8.py.
+What counts is how many bytes of the weight are under way and how few steps wait for one another: a program's tile is
+small and its warps divide the inputs, not the tile; their sums are added in the program, always in one order. Also for
+shapes that the products of FP8 with FP8 do not take. Contract: kernels/fp8.py.
 """
 # Triton brings no types, so its decorator hides those of the functions below.
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
@@ -15,85 +16,54 @@ import torch
 import triton
 import triton.language as tl
 
-from threefold.kernels.triton.product import LEAST_TOKENS
-from threefold.kernels.triton.tables import ProductSizes
-
-MAX_TILE_TOKENS = 64
-"""More tokens are divided among programs, each of which reads the weight again."""
+from threefold.kernels.triton.fp8_tables import FewSizes
+from threefold.kernels.triton.int4_results import store_tile, tile_rows
 
 
 @triton.jit
-def _widened(weight_ptr, outputs, inputs, is_there, NUM_INPUTS: tl.constexpr, dtype: tl.constexpr):
-    """A tile of the weight in another type: at once it would go through the card's slowest unit, number by number."""
-    tile = tl.load(weight_ptr + outputs[:, None] * NUM_INPUTS + inputs[None, :], mask=is_there, other=0.0,
-                   eviction_policy="evict_first")  # fmt: skip
+def _widened(tile, dtype: tl.constexpr):
+    """A tile in another type: at once it would go through the card's slowest unit, number by number."""
     return tile.to(tl.float16).to(tl.float32).to(dtype)
 
 
-@triton.jit
-def _block_scales(scales_ptr, outputs, is_output, start, NUM_INPUTS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr,
-                  BLOCK_INPUTS: tl.constexpr):  # fmt: skip
-    """Scales of the outputs in the block of inputs that `start` is in; [1, BLOCK_N]."""
-    blocks_wide: tl.constexpr = (NUM_INPUTS + BLOCK_INPUTS - 1) // BLOCK_INPUTS
-    places = scales_ptr + outputs // BLOCK_OUTPUTS * blocks_wide + start // BLOCK_INPUTS
-    return tl.load(places, mask=is_output, other=0.0)[None, :]
-
-
-@triton.jit
-def _finished(acc, scales_ptr, bias_ptr, outputs, is_output, BY_BLOCK: tl.constexpr, HAS_BIAS: tl.constexpr):
-    if not BY_BLOCK:
-        acc *= tl.load(scales_ptr + outputs, mask=is_output, other=0.0)[None, :]
-    if HAS_BIAS:
-        acc += tl.load(bias_ptr + outputs, mask=is_output, other=0.0).to(tl.float32)[None, :]
-    return acc
-
-
 @triton.jit(do_not_specialize=["num_tokens"])
-def _few_tokens_fp8(x_ptr, weight_ptr, scales_ptr, bias_ptr, out_ptr, num_tokens, NUM_OUTPUTS: tl.constexpr,
-                    NUM_INPUTS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr, BLOCK_INPUTS: tl.constexpr,
-                    HAS_BIAS: tl.constexpr, IS_GATED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-                    BLOCK_K: tl.constexpr):  # fmt: skip
-    """Program: BLOCK_N of the NUM_OUTPUTS results of BLOCK_M tokens; gated, the weight has twice as many rows.
+def few_rows_fp8(x_ptr, weight_ptr, scales_ptr, bias_ptr, out_ptr, num_tokens, NUM_OUTPUTS: tl.constexpr,
+                 NUM_INPUTS: tl.constexpr, SCALE_ROWS: tl.constexpr, SCALE_INPUTS: tl.constexpr,
+                 HAS_BIAS: tl.constexpr, IS_GATED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+                 BLOCK_K: tl.constexpr, PARTS: tl.constexpr):  # fmt: skip
+    """Program: BLOCK_N of the weight's rows times BLOCK_M tokens; gated, there are twice as many rows as NUM_OUTPUTS.
 
-    BLOCK_INPUTS > 0: scales are by block, and BLOCK_K inputs lie in one block.
+    SCALE_INPUTS > 0: scales are by block of SCALE_ROWS rows and so many inputs, which BLOCK_K divides.
     """
-    outputs = (tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
-    is_output = outputs < NUM_OUTPUTS
-    tokens = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    dtype = x_ptr.dtype.element_ty
+    is_even: tl.constexpr = NUM_INPUTS % (BLOCK_K * PARTS) == 0
+    blocks_wide: tl.constexpr = (NUM_INPUTS + SCALE_INPUTS - 1) // SCALE_INPUTS if SCALE_INPUTS > 0 else 1
+    rows, is_row = tile_rows(tl.program_id(1), NUM_OUTPUTS, IS_GATED, BLOCK_N)
+    tokens = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     is_token = tokens < num_tokens
-    by_block: tl.constexpr = BLOCK_INPUTS > 0
-    is_even: tl.constexpr = NUM_INPUTS % BLOCK_K == 0
-    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    up = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    rows = tokens.to(tl.int64)[:, None] * NUM_INPUTS
-    for start in tl.range(0, NUM_INPUTS, BLOCK_K):
-        inputs = start + tl.arange(0, BLOCK_K)
-        is_x, is_weight = is_token[:, None], is_output[:, None]
+    weight_rows = weight_ptr + rows.to(tl.int64)[None, :, None] * NUM_INPUTS
+    x_rows = x_ptr + tokens[None, None, :] * NUM_INPUTS
+    acc = tl.zeros((PARTS, BLOCK_N, BLOCK_M), dtype=tl.float32)
+    for start in tl.range(0, NUM_INPUTS, BLOCK_K * PARTS):
+        firsts = start + tl.arange(0, PARTS) * BLOCK_K
+        inputs = firsts[:, None] + tl.arange(0, BLOCK_K)[None, :]
+        is_weight, is_x = is_row[None, :, None], is_token[None, None, :]
         if not is_even:
-            is_x, is_weight = is_x & (inputs < NUM_INPUTS)[None, :], is_weight & (inputs < NUM_INPUTS)[None, :]
-        x = tl.load(x_ptr + rows + inputs[None, :], mask=is_x, other=0.0)
-        weight = _widened(weight_ptr, outputs, inputs, is_weight, NUM_INPUTS, x.dtype)
-        if by_block:
-            acc += tl.dot(x, tl.trans(weight), input_precision="ieee") * _block_scales(
-                scales_ptr, outputs, is_output, start, NUM_INPUTS, BLOCK_OUTPUTS, BLOCK_INPUTS)  # fmt: skip
+            is_weight &= (inputs < NUM_INPUTS)[:, None, :]
+            is_x &= (inputs < NUM_INPUTS)[:, :, None]
+        weight = tl.load(weight_rows + inputs[:, None, :], mask=is_weight, other=0.0, eviction_policy="evict_first")
+        x = tl.load(x_rows + inputs[:, :, None], mask=is_x, other=0.0)
+        if SCALE_INPUTS > 0:
+            blocks = (rows // SCALE_ROWS * blocks_wide)[None, :] + (firsts // SCALE_INPUTS)[:, None]
+            scales = tl.load(scales_ptr + blocks, mask=is_row[None, :] & (firsts < NUM_INPUTS)[:, None], other=0.0)
+            acc += tl.dot(_widened(weight, dtype), x, input_precision="ieee") * scales[:, :, None]
         else:
-            acc = tl.dot(x, tl.trans(weight), acc, input_precision="ieee")
-        if IS_GATED:
-            weight = _widened(weight_ptr, outputs + NUM_OUTPUTS, inputs, is_weight, NUM_INPUTS, x.dtype)
-            if by_block:
-                up += tl.dot(x, tl.trans(weight), input_precision="ieee") * _block_scales(
-                    scales_ptr, outputs + NUM_OUTPUTS, is_output, start, NUM_INPUTS, BLOCK_OUTPUTS,
-                    BLOCK_INPUTS)  # fmt: skip
-            else:
-                up = tl.dot(x, tl.trans(weight), up, input_precision="ieee")
-    acc = _finished(acc, scales_ptr, bias_ptr, outputs, is_output, by_block, HAS_BIAS)
-    dtype = out_ptr.dtype.element_ty
-    if IS_GATED:  # rounded in between, as the two ops by themselves would
-        up = _finished(up, scales_ptr, bias_ptr, outputs + NUM_OUTPUTS, is_output, by_block, HAS_BIAS)
-        acc = acc.to(dtype).to(tl.float32)
-        acc = acc / (1.0 + tl.exp(-acc)) * up.to(dtype).to(tl.float32)
-    places = out_ptr + tokens.to(tl.int64)[:, None] * NUM_OUTPUTS + outputs[None, :]
-    tl.store(places, acc.to(dtype), mask=is_token[:, None] & is_output[None, :])
+            acc = tl.dot(_widened(weight, dtype), x, acc, input_precision="ieee")
+    total = tl.sum(acc, 0)
+    if SCALE_INPUTS == 0:
+        total *= tl.load(scales_ptr + rows, mask=is_row, other=0.0)[:, None]
+    store_tile(total, tl.program_id(1), tokens, is_token, bias_ptr, out_ptr, num_tokens, 0, NUM_OUTPUTS, HAS_BIAS,
+               IS_GATED, 1, BLOCK_M, BLOCK_N, dtype)  # fmt: skip
 
 
 def few_tokens_fp8_body(
@@ -101,50 +71,49 @@ def few_tokens_fp8_body(
     scales: torch.Tensor,
     block_size: tuple[int, int] | None,
     bias: torch.Tensor | None,
-    sizes: ProductSizes,
     *,
     is_gated: bool,
-) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A function of x [num_tokens, in], fast for few tokens and right for any number, to [num_tokens, out].
+) -> Callable[[torch.Tensor, FewSizes], torch.Tensor]:
+    """A function of x [num_tokens, in] and how to cut it, right for any number of tokens, to [num_tokens, out].
 
     Args:
         values: [out, in] e4m3.
         scales: [out], or by block.
-        block_size: outputs and inputs a block; sizes.block_k divides the inputs.
+        block_size: outputs and inputs a block; sizes.block_inputs divides the inputs.
         bias: [out] or None.
-        sizes: of the tiles.
         is_gated: half as many numbers come out.
     """
-    num_outputs = values.shape[0] // 2 if is_gated else values.shape[0]
-    num_inputs = values.shape[1]
-    block_outputs, block_inputs = block_size or (1, 0)
+    num_rows, num_inputs = values.shape
+    num_outputs = num_rows // 2 if is_gated else num_rows
+    scale_rows, scale_inputs = block_size or (1, 0)
 
-    def multiply(x: torch.Tensor) -> torch.Tensor:
+    def multiply(x: torch.Tensor, sizes: FewSizes) -> torch.Tensor:
         x = x.contiguous()
         num_tokens = x.shape[0]
         out = x.new_empty((num_tokens, num_outputs))
-        if num_tokens == 0:
-            return out
-        block_m = min(MAX_TILE_TOKENS, max(LEAST_TOKENS, triton.next_power_of_2(num_tokens)))
-        _few_tokens_fp8[triton.cdiv(num_outputs, sizes.block_n), triton.cdiv(num_tokens, block_m)](
-            x,
-            values,
-            scales,
-            values if bias is None else bias,
-            out,
-            num_tokens,
-            NUM_OUTPUTS=num_outputs,
-            NUM_INPUTS=num_inputs,
-            BLOCK_OUTPUTS=block_outputs,
-            BLOCK_INPUTS=block_inputs,
-            HAS_BIAS=bias is not None,
-            IS_GATED=is_gated,
-            BLOCK_M=block_m,
-            BLOCK_N=sizes.block_n,
-            BLOCK_K=sizes.block_k,
-            num_warps=sizes.num_warps,
-            num_stages=sizes.num_stages,
-        )
+        # Tokens first, so that a weight's tile is read by all at once.
+        grid = (triton.cdiv(num_tokens, sizes.block_tokens), triton.cdiv(num_rows, sizes.block_rows))
+        if num_tokens > 0:
+            few_rows_fp8[grid](
+                x,
+                values,
+                scales,
+                scales if bias is None else bias,
+                out,
+                num_tokens,
+                NUM_OUTPUTS=num_outputs,
+                NUM_INPUTS=num_inputs,
+                SCALE_ROWS=scale_rows,
+                SCALE_INPUTS=scale_inputs,
+                HAS_BIAS=bias is not None,
+                IS_GATED=is_gated,
+                BLOCK_M=sizes.block_tokens,
+                BLOCK_N=sizes.block_rows,
+                BLOCK_K=sizes.block_inputs,
+                PARTS=sizes.num_parts,
+                num_warps=sizes.num_parts,
+                num_stages=sizes.num_stages,
+            )
         return out
 
     return multiply

@@ -1,7 +1,7 @@
-"""Products of FP8 with FP8 for many tokens, scales of tokens and outputs, or of groups of inputs and blocks.
+"""Products of FP8 with FP8 for many tokens whose weight has scales by block.
 
-Bound by the tensor cores. By block, a step of the loop takes the inputs of one block and its sum is scaled before it is
-added, so blocks of 128 inputs cost little. Contract: kernels/fp8.py.
+Bound by the tensor cores. A step of the loop takes the inputs of one block and its sum is scaled before it is added, so
+blocks of 128 inputs cost little. Contract: kernels/fp8.py.
 """
 # Triton brings no types, so its decorator hides those of the functions below.
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from threefold.kernels.triton.tables import ManySizes
+from threefold.kernels.triton.fp8_tables import ManySizes
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -21,7 +21,7 @@ def _many_tokens_fp8(x_ptr, x_scales_ptr, weight_ptr, scales_ptr, bias_ptr, out_
                      NUM_OUTPUTS: tl.constexpr, NUM_INPUTS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr,
                      BLOCK_INPUTS: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
                      BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr):  # fmt: skip
-    """Program: BLOCK_N results of BLOCK_M tokens. BLOCK_INPUTS > 0: scales by block, x's by token and block."""
+    """Program: BLOCK_N results of BLOCK_M tokens, which have a scale for each of the weight's BLOCK_INPUTS."""
     num_n: tl.constexpr = (NUM_OUTPUTS + BLOCK_N - 1) // BLOCK_N
     num_m = tl.cdiv(num_tokens, BLOCK_M)
     program = tl.program_id(0)
@@ -32,8 +32,7 @@ def _many_tokens_fp8(x_ptr, x_scales_ptr, weight_ptr, scales_ptr, bias_ptr, out_
     tokens = (first_m + within % height) * BLOCK_M + tl.arange(0, BLOCK_M)
     outputs = within // height * BLOCK_N + tl.arange(0, BLOCK_N)
     is_token, is_output = tokens < num_tokens, outputs < NUM_OUTPUTS
-    by_block: tl.constexpr = BLOCK_INPUTS > 0
-    blocks_wide: tl.constexpr = NUM_INPUTS // BLOCK_INPUTS if BLOCK_INPUTS > 0 else 1
+    blocks_wide: tl.constexpr = NUM_INPUTS // BLOCK_INPUTS
     is_even: tl.constexpr = NUM_INPUTS % BLOCK_K == 0
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     x_rows = x_ptr + tokens.to(tl.int64)[:, None] * NUM_INPUTS
@@ -45,16 +44,10 @@ def _many_tokens_fp8(x_ptr, x_scales_ptr, weight_ptr, scales_ptr, bias_ptr, out_
             is_x, is_weight = is_x & (inputs < NUM_INPUTS)[None, :], is_weight & (inputs < NUM_INPUTS)[None, :]
         x = tl.load(x_rows + inputs[None, :], mask=is_x, other=0.0)
         weight = tl.load(weight_rows + inputs[None, :], mask=is_weight, other=0.0)
-        if by_block:
-            block = start // BLOCK_INPUTS
-            x_scales = tl.load(x_scales_ptr + tokens * blocks_wide + block, mask=is_token, other=0.0)
-            scales = tl.load(scales_ptr + outputs // BLOCK_OUTPUTS * blocks_wide + block, mask=is_output, other=0.0)
-            acc += tl.dot(x, tl.trans(weight)) * (x_scales[:, None] * scales[None, :])
-        else:
-            acc = tl.dot(x, tl.trans(weight), acc)
-    if not by_block:
-        acc *= tl.load(x_scales_ptr + tokens, mask=is_token, other=0.0)[:, None]
-        acc *= tl.load(scales_ptr + outputs, mask=is_output, other=0.0)[None, :]
+        block = start // BLOCK_INPUTS
+        x_scales = tl.load(x_scales_ptr + tokens * blocks_wide + block, mask=is_token, other=0.0)
+        scales = tl.load(scales_ptr + outputs // BLOCK_OUTPUTS * blocks_wide + block, mask=is_output, other=0.0)
+        acc += tl.dot(x, tl.trans(weight)) * (x_scales[:, None] * scales[None, :])
     if HAS_BIAS:
         acc += tl.load(bias_ptr + outputs, mask=is_output, other=0.0).to(tl.float32)[None, :]
     places = out_ptr + tokens.to(tl.int64)[:, None] * NUM_OUTPUTS + outputs[None, :]
@@ -66,7 +59,7 @@ def many_tokens_fp8(
     x_scales: torch.Tensor,
     values: torch.Tensor,
     scales: torch.Tensor,
-    block_size: tuple[int, int] | None,
+    block_size: tuple[int, int],
     bias: torch.Tensor | None,
     sizes: ManySizes,
     dtype: torch.dtype,
@@ -75,16 +68,16 @@ def many_tokens_fp8(
 
     Args:
         x: [num_tokens, in] e4m3.
-        x_scales: [num_tokens, 1], or [num_tokens, blocks of inputs].
+        x_scales: [num_tokens, blocks of inputs].
         values: [out, in] e4m3.
-        scales: [out], or by block.
+        scales: by block.
         block_size: outputs and inputs a block, which divide the inputs; sizes.block_k divides a block's.
         bias: [out] or None.
         sizes: of the tiles.
         dtype: of the results.
     """
     num_tokens, (num_outputs, num_inputs) = x.shape[0], values.shape
-    block_outputs, block_inputs = block_size or (1, 0)
+    block_outputs, block_inputs = block_size
     out = torch.empty((num_tokens, num_outputs), dtype=dtype, device=x.device)
     if num_tokens == 0:
         return out

@@ -1,8 +1,8 @@
 """An FP8 product on a card: which body serves how many tokens. Contract: kernels/fp8.py.
 
-A few tokens are multiplied as they are with weights widened in registers (fp8.py). Many are rounded (fp8_rows.py) and
-multiplied as FP8 by torch's scaled product, or by fp8_many.py: where scales are by block, and where one tile of tokens
-meets many outputs, for which torch's takes up to a third longer (an H200, `python -m threefold.bench.kernels_fp8`).
+A few tokens are multiplied as they are with weights widened in registers (fp8.py). More are rounded (fp8_rows.py) and
+multiplied as FP8: one tile of tokens by fp8_tile.py, many by torch's scaled product, or by fp8_many.py where scales are
+by block.
 """
 
 from __future__ import annotations
@@ -21,22 +21,20 @@ from threefold.kernels.fp8 import (
     Rounding,
     RoundingProduct,
 )
-from threefold.kernels.triton.fp8 import MAX_TILE_TOKENS, few_tokens_fp8_body
+from threefold.kernels.triton.fp8 import few_tokens_fp8_body
 from threefold.kernels.triton.fp8_many import many_tokens_fp8
 from threefold.kernels.triton.fp8_rows import round_rows_body
-from threefold.kernels.triton.product import LEAST_TOKENS
-from threefold.kernels.triton.tables import (
-    MAX_ONE_TILE_FP8,
-    ProductSizes,
-    fp8_block_sizes,
+from threefold.kernels.triton.fp8_tables import (
+    MAX_FEW_BY_BLOCK,
+    MAX_TILED_TOKENS,
+    fp8_few_sizes,
     fp8_many_sizes,
-    fp8_product_sizes,
+    fp8_tile_sizes,
 )
+from threefold.kernels.triton.fp8_tile import tile_fp8_body
 
 _ALIGNMENT = 16
 """Inputs and outputs that torch's scaled product takes at a time."""
-_MANY_OUTPUTS = 16384
-"""From here on Triton's product is the faster one for one tile of tokens."""
 
 
 class CardFp8Product(RoundingProduct):
@@ -61,12 +59,11 @@ class CardFp8Product(RoundingProduct):
         self._transposed = weight.values.t()
         self._gate = silu_mul(weight.values.shape[0] // 2, dtype, weight.values.device)
         self._next: Rounding | None = None
-        self._least, self._few = (
-            few_tokens_fp8_body(*weight, bias, _sizes(weight, num_tokens, is_gated), is_gated=is_gated)
-            for num_tokens in (LEAST_TOKENS, MAX_TILE_TOKENS)
-        )
+        self._few = few_tokens_fp8_body(*weight, bias, is_gated=is_gated)
+        self._tile = tile_fp8_body(weight, bias, is_gated=is_gated, dtype=dtype)
         self._round = round_rows_body(inputs)
-        self._max_few: float = MAX_FEW_TOKENS_FP8 if _takes_rounded(weight) else math.inf
+        most = MAX_FEW_TOKENS_FP8 if weight.block_size is None else MAX_FEW_BY_BLOCK
+        self._max_few: float = most if _takes_rounded(weight) else math.inf
         is_by_token = _takes_rounded(weight) and weight.block_size is None
         self.rounding = Rounding(MAX_FEW_TOKENS_FP8, inputs) if is_by_token else None
 
@@ -79,36 +76,34 @@ class CardFp8Product(RoundingProduct):
     def __call__(self, x: Activations) -> torch.Tensor:
         """The product."""
         if isinstance(x, torch.Tensor) and x.shape[0] <= self._max_few:
-            return self._least(x) if x.shape[0] <= LEAST_TOKENS else self._few(x)
+            block_size = self._weight.block_size
+            sizes = fp8_few_sizes(x.shape[0], len(self._weight.values), block_size and block_size[1])
+            return self._few(x, sizes)
         return self.multiply_many(x)
 
     def multiply_many(self, x: Activations) -> torch.Tensor:
         """The product of FP8 with FP8, whatever the number of tokens."""
+        if self._weight.block_size is None and _num_tokens(x) <= MAX_TILED_TOKENS:
+            return self._tile(self._rounded(x), fp8_tile_sizes(_num_tokens(x), len(self._weight.values)))
         result = self._ungated(x)
         return self._gate(result) if self._is_gated else result
 
     def handed_on(self, x: Activations) -> Activations:
-        """The product, rounded for the next one where both serve so many tokens."""
-        num_tokens = x.values.shape[0] if isinstance(x, Rounded) else x.shape[0]
-        if self._next is None or num_tokens <= max(self._max_few, self._next.more_than):
+        """The product, rounded for the next one where both serve so many tokens and the gate is an op of its own."""
+        if self._next is None or _num_tokens(x) <= max(self._max_few, self._next.more_than, MAX_TILED_TOKENS):
             return self(x)
         return self._round_gate(self._ungated(x))
 
-    def _ungated(self, x: Activations) -> torch.Tensor:
-        if isinstance(x, Rounded):
-            return self._by_token(x)
-        return self._by_token(self._round(x)) if self._weight.block_size is None else self._by_block(x)
+    def _rounded(self, x: Activations) -> Rounded:
+        return x if isinstance(x, Rounded) else self._round(x)
 
-    def _by_token(self, x: Rounded) -> torch.Tensor:
-        """The product of rows and outputs with a scale each."""
-        num_tokens = x.values.shape[0]
-        if num_tokens > MAX_ONE_TILE_FP8 or self._weight.values.shape[0] < _MANY_OUTPUTS:
-            return self._by_torch(x)
-        sizes = fp8_many_sizes(num_tokens, None)
-        return many_tokens_fp8(x.values, x.scales, *self._weight, self._bias, sizes, self._dtype)
+    def _ungated(self, x: Activations) -> torch.Tensor:
+        if isinstance(x, torch.Tensor) and self._weight.block_size is not None:
+            return self._by_block(x)
+        return self._by_torch(self._rounded(x))
 
     def _by_torch(self, x: Rounded) -> torch.Tensor:
-        """Torch's own; it writes bfloat16 alone."""
+        """Torch's own; it writes bfloat16 alone. With a bias it refuses 17 tokens: so few do not come here."""
         result: torch.Tensor = torch._scaled_mm(
             x.values,
             self._transposed,
@@ -129,17 +124,17 @@ class CardFp8Product(RoundingProduct):
         return many_tokens_fp8(
             groups.values.view(x.shape),
             groups.scales.view(num_tokens, -1),
-            *weight,
+            weight.values,
+            weight.scales,
+            weight.block_size,
             self._bias,
             fp8_many_sizes(num_tokens, block_inputs),
             self._dtype,
         )
 
 
-def _sizes(weight: Fp8Weight, num_tokens: int, is_gated: bool) -> ProductSizes:
-    if weight.block_size is not None:
-        return fp8_block_sizes(weight.block_size[1], is_gated=is_gated)
-    return fp8_product_sizes(*weight.values.shape, is_gated=is_gated, num_tokens=num_tokens)
+def _num_tokens(x: Activations) -> int:
+    return x.values.shape[0] if isinstance(x, Rounded) else x.shape[0]
 
 
 def _takes_rounded(weight: Fp8Weight) -> bool:
