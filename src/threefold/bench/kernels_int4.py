@@ -35,6 +35,8 @@ from threefold.kernels.triton.int4_tables import (
     int4_sizes,
     likely_splits,
 )
+from threefold.kernels.triton.int4_wide import wide_body
+from threefold.kernels.triton.int4_wide_tables import WideSizes, likely_wide
 from threefold.runner.device import CudaDevice
 
 TOKENS = (1, 32, 64, 128, 256, 512, 1024, 2048)
@@ -43,7 +45,7 @@ DTYPE = torch.bfloat16
 MOST_COPIES = 24
 MOST_ERROR = 0.02
 """From the dequantised product, of its norm; a body that is further off is not counted."""
-LEAST_DEQUANTISED = 128
+LEAST_DEQUANTISED = 512
 """Tokens from which on dequantising first is measured."""
 FEW_SWEEP = {  # most tokens -> cuts
     8: ((8, 16, 1, 6), (8, 16, 2, 3), (8, 16, 2, 5), (8, 16, 4, 2), (8, 16, 4, 3), (8, 16, 8, 2), (8, 16, 8, 3),
@@ -58,18 +60,17 @@ SWEEP = {  # most tokens -> cuts, each with the splits that seem best
     16: ((16, 64, 64, 4, 4), (16, 128, 64, 8, 3)),
     32: ((32, 64, 64, 4, 4), (32, 128, 64, 8, 3)),
     64: ((64, 64, 32, 4, 4), (64, 64, 64, 4, 3), (64, 128, 32, 8, 4), (64, 128, 64, 8, 3), (64, 128, 32, 4, 4)),
-    128: ((64, 128, 32, 8, 4), (128, 64, 32, 4, 3), (128, 128, 32, 8, 2), (128, 128, 32, 8, 3), (128, 128, 64, 8, 2),
-          (128, 256, 32, 8, 3)),
-    1 << 30: ((256, 128, 32, 8, 3), (256, 128, 32, 8, 2), (256, 128, 16, 8, 4), (128, 128, 32, 8, 2),
-              (128, 128, 32, 8, 3), (128, 128, 16, 8, 4), (128, 128, 64, 8, 2), (128, 256, 32, 8, 3)),
+    128: ((128, 128, 32, 8, 3),),
 }  # fmt: skip
+WIDE_TRIED = 4
 SPLITS_TRIED = 2
 _FEW_PROGRAMS = 264
 """Two a multiprocessor."""
-PIECES = tuple(mib << 20 for mib in (PIECE_BYTES >> 20, 8, 12, 24))
+PIECES = tuple(mib << 20 for mib in (PIECE_BYTES >> 20, 16, 64))
 _COMPILERS = 12
 """Processes; each holds a card's context and one weight."""
-Cut = FewSizes | Int4Sizes
+Cut = FewSizes | Int4Sizes | WideSizes
+NAMES: dict[type[Cut], str] = {FewSizes: "few", Int4Sizes: "tiles", WideSizes: "wide"}
 
 
 class Shape(NamedTuple):
@@ -99,12 +100,7 @@ def bodies_of(
 ) -> Iterator[tuple[str, Callable[[PackedInt4], Product]]]:
     """Every body to measure: its name, and what makes it for a weight."""
     for sizes in _cuts(shape, num_tokens, is_swept=is_swept):
-
-        def make(weight: PackedInt4, sizes: Cut = sizes) -> Product:
-            multiply = tiled_body(weight, None, is_gated=shape.is_gated)
-            return lambda x: multiply(x, sizes)
-
-        yield f"{'few' if isinstance(sizes, FewSizes) else 'tiles'} {tuple(sizes)}", make
+        yield f"{NAMES[type(sizes)]} {tuple(sizes)}", partial(_body, sizes=sizes, is_gated=shape.is_gated)
     if num_tokens >= LEAST_DEQUANTISED:
         for piece_bytes in PIECES if is_swept else PIECES[:1]:
             yield (
@@ -113,15 +109,25 @@ def bodies_of(
             )
 
 
+def _body(weight: PackedInt4, sizes: Cut, *, is_gated: bool) -> Product:
+    if isinstance(sizes, WideSizes):
+        wide = wide_body(weight, None, is_gated=is_gated)
+        return lambda x: wide(x, sizes)
+    tiled = tiled_body(weight, None, is_gated=is_gated)
+    return lambda x: tiled(x, sizes)
+
+
 def _cuts(shape: Shape, num_tokens: int, *, is_swept: bool) -> list[Cut]:
     num_chunks = shape.num_inputs // (VALUES_PER_UNIT * UNITS)
-    chosen = int4_sizes(num_tokens, shape.num_outputs, num_chunks)
+    chosen = int4_sizes(num_tokens, shape.num_outputs, num_chunks, is_gated=shape.is_gated, can_be_wide=True)
     cuts: list[Cut] = [] if chosen is None else [chosen]
     if is_swept:
         few = next((cuts for most, cuts in FEW_SWEEP.items() if num_tokens <= most), ())
         cuts += [FewSizes(*cut) for cut in few if cut[2] <= num_chunks]
-        many = next(cuts for most, cuts in SWEEP.items() if num_tokens <= most)
-        cuts += [cut for sizes in many for cut in _with_splits(Int4Sizes(*sizes), shape, num_tokens, num_chunks)]
+        some = next((cuts for most, cuts in SWEEP.items() if num_tokens <= most), ())
+        cuts += [cut for sizes in some for cut in _with_splits(Int4Sizes(*sizes), shape, num_tokens, num_chunks)]
+        if num_tokens > MAX_FEW_TOKENS:
+            cuts += likely_wide(num_tokens, shape.num_outputs, num_chunks, is_gated=shape.is_gated)[:WIDE_TRIED]
     return list(dict.fromkeys(cuts))
 
 

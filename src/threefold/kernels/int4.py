@@ -89,14 +89,20 @@ def _on_card(weight: Int4Weight, bias: torch.Tensor | None, *, is_gated: bool, d
     from threefold.kernels.triton.int4 import tiled_body
     from threefold.kernels.triton.int4_dequantize import dequantizing_body
     from threefold.kernels.triton.int4_tables import int4_sizes
+    from threefold.kernels.triton.int4_wide import can_be_wide, wide_body
+    from threefold.kernels.triton.int4_wide_tables import WideSizes
 
     packed = pack(weight, dtype)
     tiled = tiled_body(packed, bias, is_gated=is_gated)
+    wide = wide_body(packed, bias, is_gated=is_gated) if can_be_wide(packed, is_gated=is_gated) else None
     many = dequantizing_body(packed, bias, is_gated=is_gated)
     num_chunks, num_rows, _ = packed.units.shape
 
     def multiply(x: torch.Tensor) -> torch.Tensor:
-        sizes = int4_sizes(x.shape[0], num_rows, num_chunks)
+        sizes = int4_sizes(x.shape[0], num_rows, num_chunks, is_gated=is_gated, can_be_wide=wide is not None)
+        if isinstance(sizes, WideSizes):
+            assert wide is not None
+            return wide(x, sizes)
         return many(x) if sizes is None else tiled(x, sizes)
 
     return multiply

@@ -12,6 +12,14 @@ from threefold.kernels.triton import int4, int4_dequantize, int4_few
 from threefold.kernels.triton.int4 import tiled_body
 from threefold.kernels.triton.int4_dequantize import dequantize_piece, dequantizing_body
 from threefold.kernels.triton.int4_tables import MAX_FEW_TOKENS, FewSizes, Int4Sizes, int4_sizes
+from threefold.kernels.triton.int4_wide_tables import (
+    MAX_WIDE_TOKENS,
+    MIN_WIDE_TOKENS,
+    MOST_SPLIT_TILES,
+    NUM_MULTIPROCESSORS,
+    WideSizes,
+    likely_wide,
+)
 
 
 @triton.jit
@@ -104,18 +112,49 @@ def test_many_tokens_in_pieces(has_bias: bool, is_gated: bool) -> None:
 
 
 def test_sizes_fill_the_card_and_end_where_dequantising_pays() -> None:
-    few, some, many = (int4_sizes(num, 4096, 48) for num in (1, 256, 8192))
+    few, some, many = (int4_sizes(num, 4096, 48, is_gated=False, can_be_wide=False) for num in (1, 256, 8192))
 
     assert isinstance(few, FewSizes) and few.block_tokens == 8
     assert isinstance(some, Int4Sizes)
     programs = -(-4096 // some.block_rows) * -(-256 // some.block_tokens)
-    assert some.num_splits > 1 and programs * some.num_splits <= 132  # multiprocessors
+    assert some.num_splits > 1 and programs * some.num_splits <= NUM_MULTIPROCESSORS
     assert many is None
+
+
+def test_wide_tiles_between_few_tokens_and_many() -> None:
+    sizes = [
+        int4_sizes(num, 4096, 48, is_gated=False, can_be_wide=True)
+        for num in (1, MIN_WIDE_TOKENS, MAX_WIDE_TOKENS, 8192)
+    ]
+
+    assert [type(each) for each in sizes] == [FewSizes, WideSizes, WideSizes, type(None)]
+
+
+@pytest.mark.parametrize("is_gated", [False, True])
+@pytest.mark.parametrize("num_rows", [104, 4096, 24576])
+@pytest.mark.parametrize("num_chunks", [1, 5, 16, 48])
+@pytest.mark.parametrize("num_tokens", [33, 256, 1024])
+def test_every_wide_cut_gives_every_program_something(
+    num_tokens: int, num_chunks: int, num_rows: int, is_gated: bool
+) -> None:
+    for cut in likely_wide(num_tokens, num_rows, num_chunks, is_gated=is_gated):
+        num_whole, num_split = cut.num_tiles(num_tokens, num_rows)
+        share = -(-num_chunks // cut.num_splits)
+        assert (cut.num_splits - 1) * share < num_chunks
+        assert (cut.num_splits > 1) == (num_split > 0)
+        assert num_split <= MOST_SPLIT_TILES
+        assert num_whole + num_split == -(-num_rows // cut.block_rows) * -(-num_tokens // cut.block_tokens)
+        assert not (is_gated and cut.block_rows < 256)
+
+
+def test_wide_programs_are_busy_for_about_the_same_time() -> None:
+    """192 tiles on 132 multiprocessors: as many whole ones, the others in halves."""
+    assert likely_wide(256, 24576, 16, is_gated=True)[0] == WideSizes(128, 256, 66, 2)
 
 
 @pytest.mark.parametrize("num_rows", [512, 4096, 12288])
 def test_few_tokens_are_summed_in_one_order(num_rows: int) -> None:
-    cuts = [int4_sizes(num, num_rows, 48) for num in range(1, MAX_FEW_TOKENS + 1)]
+    cuts = [int4_sizes(num, num_rows, 48, is_gated=False, can_be_wide=True) for num in range(1, MAX_FEW_TOKENS + 1)]
 
     assert all(isinstance(cut, FewSizes) for cut in cuts)
     assert len({(cut.num_parts, cut.num_splits) for cut in cuts if isinstance(cut, FewSizes)}) == 1

@@ -17,16 +17,20 @@ PROGRAM = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from threefold.kernels.triton import int4, int4_dequantize, int4_few, int4_results, int4_tables
+from triton.experimental.gluon._runtime import GluonASTSource
+from triton.experimental.gluon.language import NVMMASharedLayout
+from threefold.kernels.triton import int4, int4_dequantize, int4_few, int4_results, int4_tables, int4_wide
+from threefold.kernels.triton.int4_wide_tables import WideSizes
 from threefold.kernels.triton.int4_tables import int4_sizes
 
 MOST_SHARED_BYTES = 227 << 10
 
-def check(body, warps, stages, constants, name, **types):
+def check(body, warps, stages, constants, name, source=ASTSource, **types):
     signature = {argument: types.get(argument, "constexpr") for argument in body.arg_names}
     aligned = {(i,): [["tt.divisibility", 16]] for i, a in enumerate(body.arg_names) if signature[a].startswith("*")}
-    source = ASTSource(body, signature, constants, aligned)
+    source = source(body, signature, constants, aligned)
     options = {"num_warps": warps, "num_stages": stages}
+    options |= {"maxnreg": int4_wide._REGISTERS} if source.language.name == "GLUON" else {}
     binary = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     assert len(binary.asm["cubin"]) > 0
     assert binary.metadata.shared <= MOST_SHARED_BYTES, (name, binary.metadata.shared)
@@ -36,7 +40,8 @@ def check(body, warps, stages, constants, name, **types):
 pointers = dict(x_ptr="*bf16", units_ptr="*i16", scale_zeros_ptr="*i32", bias_ptr="*bf16", num_tokens="i32")
 for is_gated in (False, True):
     for num_tokens in (1, 32, 64, 128, 256):
-        sizes = int4_sizes(num_tokens, 24576 if is_gated else 4096, 16)._replace(num_splits=1 if is_gated else 2)
+        sizes = int4_sizes(num_tokens, 24576 if is_gated else 4096, 16, is_gated=is_gated, can_be_wide=False)
+        sizes = sizes._replace(num_splits=1 if is_gated else 2)
         constants = {"NUM_OUTPUTS": 12288 if is_gated else 4096, "NUM_INPUTS": 4096, "NUM_CHUNKS": 16, "UNITS": 64}
         constants |= {"GROUP": 128, "HAS_BIAS": True, "IS_GATED": is_gated, "SPLITS": sizes.num_splits}
         constants |= {"BLOCK_M": sizes.block_tokens, "BLOCK_N": sizes.block_rows}
@@ -56,6 +61,23 @@ check(int4_results._add_splits, 8, 1, constants, "splits", parts_ptr="*fp32", ou
 constants = {"NUM_ROWS": 4096, "NUM_INPUTS": 4096, "UNITS": 64, "GROUP": 128, "BLOCK_N": 16}
 check(int4_dequantize._dequantize, 4, 1, constants, "pieces", units_ptr="*i16", scale_zeros_ptr="*i32",
       out_ptr="*fp16", first_output="i32", num_outputs="i32")
+
+wide = dict(scale_zeros_ptr="*i32", bias_ptr="*bf16", out_ptr="*bf16", parts_ptr="*fp32", counters_ptr="*i32")
+wide |= dict.fromkeys(("num_tokens", "num_whole", "num_splits", "num_items"), "i32")
+wide_cuts = {WideSizes(128, 256, 1): (64, 128), WideSizes(64, 128, 1): (64, 64), WideSizes(32, 256, 1): (32, 96)}
+for sizes, (units, group) in wide_cuts.items():
+    is_gated = sizes.block_tokens == 128
+    layout = NVMMASharedLayout(swizzle_byte_width=2 * units, element_bitwidth=16)
+    descriptors = {"x_desc": f"tensordesc<bf16[{sizes.block_tokens}, {units}],{layout!r}>"}
+    descriptors |= {"units_desc": f"tensordesc<i16[64, {units}],{layout!r}>"}
+    constants = {"NUM_OUTPUTS": 4096, "NUM_CHUNKS": 9, "UNITS": units, "GROUP": group, "HAS_BIAS": True}
+    constants |= {"IS_GATED": is_gated, "PARTS": sizes.block_rows // 64, "BLOCK_M": sizes.block_tokens}
+    constants |= dict(zip(("X_STAGES", "UNITS_STAGES"), sizes.stages))
+    name = f"wide-{sizes.block_tokens}"
+    binary = check(int4_wide.wide, 4, 1, constants, name, GluonASTSource, **descriptors, **wide)
+    assert binary.metadata.num_warps == 12, name  # two groups that multiply, one that fetches
+    products = 2 * 4 * sizes.block_rows // 128 * units // 16  # groups, quarters, of 64 rows, of 16 inputs
+    assert binary.asm["ptx"].count("wgmma.mma_async") == products, name
 """
 
 
@@ -65,4 +87,4 @@ def test_bodies_compile_for_a_card(tmp_path: Path) -> None:
     environment |= {"TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert len(done.stdout.split()) == 12
+    assert len(done.stdout.split()) == 15

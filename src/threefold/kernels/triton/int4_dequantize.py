@@ -1,6 +1,6 @@
-"""Products with packed 4-bit weights for many tokens: dequantised in pieces into a buffer that torch multiplies with.
+"""Products with packed 4-bit weights for many tokens: dequantised into a buffer that torch multiplies with.
 
-A piece is small enough to lie in the card's cache still when it is multiplied with. Contract: kernels/int4.py.
+A weight that is larger than the buffer may be is taken in pieces. Contract: kernels/int4.py.
 """
 # Triton brings no types, so its decorator hides those of the functions below.
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"

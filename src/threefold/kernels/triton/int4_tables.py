@@ -7,6 +7,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from threefold.kernels.triton.int4_wide_tables import (
+    MAX_WIDE_TOKENS,
+    MIN_WIDE_TOKENS,
+    NUM_MULTIPROCESSORS,
+    WideSizes,
+    likely_wide,
+)
+
 
 class FewSizes(NamedTuple):
     """How a product of few tokens is cut."""
@@ -37,13 +45,12 @@ class Int4Sizes(NamedTuple):
 MAX_TILED_TOKENS = 640
 """Up to here weights are dequantised in registers; beyond it into a buffer that torch multiplies with."""
 
-PIECE_BYTES = 16 << 20
-"""Of that buffer: a piece of the weight, still in the card's cache when it is multiplied with."""
+PIECE_BYTES = 256 << 20
+"""Of that buffer, at most. Pieces that fit into the card's cache lose more at the ends of products than they save."""
 
 MAX_FEW_TOKENS = 16
 """Up to here a sum is made in one order however many tokens there are: parts and splits are the same."""
 
-_NUM_MULTIPROCESSORS = 132
 _MOST_SPLITS = 8
 _SUMS_CHUNKS, _ADDING_CHUNKS = 0.028, 0.8
 """What splits cost, in the time that a tile of 128 rows and 256 tokens takes for one chunk of inputs: to write and read
@@ -66,17 +73,23 @@ _MEMORY_BOUND_TOKENS, _MEMORY_BOUND_PROGRAMS, _MEMORY_BOUND_SPLITS = 64, 256, 4
 """Up to so many tokens it only counts that enough programs read; a tile's sums are next to nothing."""
 
 
-def int4_sizes(num_tokens: int, num_rows: int, num_chunks: int) -> FewSizes | Int4Sizes | None:
+def int4_sizes(
+    num_tokens: int, num_rows: int, num_chunks: int, *, is_gated: bool, can_be_wide: bool
+) -> FewSizes | Int4Sizes | WideSizes | None:
     """Sizes for a product; None = dequantise first.
 
     Args:
         num_tokens: tokens.
         num_rows: rows of the weight.
         num_chunks: chunks of inputs (kernels/int4.py).
+        is_gated: half of the rows are a gate's.
+        can_be_wide: whether kernels/triton/int4_wide.py has a body for it.
     """
     few = _FEW if num_rows < _MANY_ROWS else _FEW_MANY_ROWS
     if num_tokens <= MAX_FEW_TOKENS:
         return next(sizes for most, sizes in few if num_tokens <= most)
+    if can_be_wide and MIN_WIDE_TOKENS <= num_tokens <= MAX_WIDE_TOKENS:
+        return likely_wide(num_tokens, num_rows, num_chunks, is_gated=is_gated)[0]
     cut = next((sizes for most, sizes in _TILES if num_tokens <= most), None)
     if cut is None:
         return None
@@ -91,7 +104,7 @@ def likely_splits(num_tiles: int, num_chunks: int) -> list[int]:
     """Numbers of splits, the one that should take the least time first."""
 
     def chunks(num_splits: int) -> float:
-        waves = -(-num_tiles * num_splits // _NUM_MULTIPROCESSORS)
+        waves = -(-num_tiles * num_splits // NUM_MULTIPROCESSORS)
         adding = 0.0 if num_splits == 1 else _ADDING_CHUNKS + _SUMS_CHUNKS * num_tiles * num_splits
         return waves * -(-num_chunks // num_splits) + adding
 
