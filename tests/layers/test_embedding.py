@@ -9,16 +9,19 @@ import pytest
 import torch
 
 from threefold.errors import ModelLoadError
-from threefold.layers.embedding import OutputHead, VocabParallelEmbedding
+from threefold.layers.embedding import OutputHead, VocabParallelEmbedding, Vocabulary
 from threefold.parallel import single_group
 
-CPU: dict[str, Any] = {"dtype": torch.float32, "device": torch.device("cpu")}
 WEIGHT = torch.arange(40, dtype=torch.float32).view(10, 4)
 
 
+def vocabulary(group: Any) -> Vocabulary:
+    return Vocabulary(10, 4, torch.float32, torch.device("cpu"), group)
+
+
 def test_one_rank() -> None:
-    embedding = VocabParallelEmbedding(10, 4, group=single_group(), **CPU)
-    head = OutputHead(10, 4, group=single_group(), **CPU)
+    embedding = VocabParallelEmbedding(vocabulary(single_group()))
+    head = OutputHead(vocabulary(single_group()))
     assert not head.is_loaded
     embedding.load(WEIGHT)
     head.tie(embedding)
@@ -32,10 +35,10 @@ def test_two_ranks_sum_rows_and_join_logits(ranks: Callable[[int], list[Any]]) -
     ids, hidden = torch.tensor([3, 0, 9, 5]), torch.randn(2, 4)
     rows, logits = torch.zeros(4, 4), []
     for group in ranks(2):
-        embedding = VocabParallelEmbedding(10, 4, group=group, **CPU)
+        embedding = VocabParallelEmbedding(vocabulary(group))
         embedding.load(WEIGHT)
         rows += embedding(ids)
-        head = OutputHead(10, 4, group=group, **CPU)
+        head = OutputHead(vocabulary(group))
         head.load(WEIGHT)
         logits.append(head(hidden))
 
@@ -45,4 +48,4 @@ def test_two_ranks_sum_rows_and_join_logits(ranks: Callable[[int], list[Any]]) -
 
 def test_a_wrong_shape_is_refused() -> None:
     with pytest.raises(ModelLoadError, match=r"\[9, 4\], the model needs \[10, 4\]"):
-        VocabParallelEmbedding(10, 4, group=single_group(), **CPU).load(WEIGHT[:9])
+        VocabParallelEmbedding(vocabulary(single_group())).load(WEIGHT[:9])

@@ -10,7 +10,7 @@ import torch
 
 from threefold.errors import ModelLoadError
 from threefold.kernels.packed import has_packed_products, packed_reference
-from threefold.layers.embedding import OutputHead, VocabParallelEmbedding
+from threefold.layers.embedding import OutputHead, VocabParallelEmbedding, Vocabulary
 from threefold.layers.gguf import PACKINGS, GgufScheme, PackedTable, common_packing
 from threefold.layers.linear import ColumnParallelLinear, RowParallelLinear
 from threefold.parallel import single_group
@@ -110,12 +110,13 @@ def test_a_share_that_cuts_records_is_refused(ranks: Callable[[int], list[Any]])
 
 @NEEDS_PACKED
 def test_a_tied_head_multiplies_with_the_packed_embedding() -> None:
-    embedding = VocabParallelEmbedding(96, 64, group=single_group(), scheme=GgufScheme("Q8_0"), **BF16)
+    vocabulary = Vocabulary(96, 64, group=single_group(), **BF16)
+    embedding = VocabParallelEmbedding(vocabulary, GgufScheme("Q8_0"))
     tensors = stored("Q8_0", 96, 64)
     embedding.load(tensors["numbers"], "numbers")
     assert embedding.table is None
     embedding.load(tensors["scales"], "scales")
-    head = OutputHead(96, 64, group=single_group(), **BF16)
+    head = OutputHead(vocabulary)
     head.tie(embedding)
     weight, hidden = GgufScheme("Q8_0").weight(tensors), torch.randn(4, 64).bfloat16()
 
@@ -134,7 +135,7 @@ def test_a_packed_embedding_is_shared_by_ranks(ranks: Callable[[int], list[Any]]
     tensors, ids = stored("Q4_0", 64, 32), torch.tensor([63, 0, 31, 32])
     rows = torch.zeros(4, 32)
     for group in ranks(2):
-        embedding = VocabParallelEmbedding(64, 32, group=group, scheme=GgufScheme("Q4_0"), **BF16)
+        embedding = VocabParallelEmbedding(Vocabulary(64, 32, group=group, **BF16), GgufScheme("Q4_0"))
         for kind, tensor in tensors.items():
             embedding.load(tensor, kind)
         rows += embedding(ids)
@@ -143,7 +144,7 @@ def test_a_packed_embedding_is_shared_by_ranks(ranks: Callable[[int], list[Any]]
 
 
 def test_tensors_that_an_embedding_does_not_wait_for() -> None:
-    embedding = VocabParallelEmbedding(64, 32, group=single_group(), **BF16)
+    embedding = VocabParallelEmbedding(Vocabulary(64, 32, group=single_group(), **BF16))
     with pytest.raises(ModelLoadError, match="has weight and no numbers"):
         embedding.load(torch.zeros(64, 32), "numbers")
     embedding.load(torch.zeros(64, 32))

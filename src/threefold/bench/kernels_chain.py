@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +26,7 @@ from threefold.kernels.rotary import HeadNorms
 from threefold.kernels.triton.activation import silu_mul_body
 from threefold.kernels.triton.attention import CardAttention
 from threefold.kernels.triton.norm import rms_norm_body
-from threefold.kernels.triton.product import few_tokens_body
+from threefold.kernels.triton.product import FewTokens
 from threefold.kernels.triton.rotary import rotate_and_store_body
 from threefold.kernels.triton.tables import DecodeSizes, decode_sizes, product_sizes
 from threefold.runner.device import CudaDevice
@@ -58,8 +59,8 @@ class Weights:
 
 def _product(weight: torch.Tensor, rows: int, *, is_gated: bool = False) -> Product:
     if rows <= MAX_FEW_TOKENS_ON_CARD:
-        sizes = product_sizes(*weight.shape, is_gated=is_gated)
-        return few_tokens_body(weight, None, sizes, is_gated=is_gated)
+        cut = partial(product_sizes, *weight.shape, is_gated=is_gated)
+        return FewTokens(weight, None, cut, is_gated=is_gated)
     if not is_gated:
         return lambda x: F.linear(x, weight)
     gate = silu_mul_body(INNER)

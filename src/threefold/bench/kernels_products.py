@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 
 from threefold.bench.kernels_command import run_kernels
 from threefold.kernels.activation import silu_mul
-from threefold.kernels.triton.product import few_tokens_body
+from threefold.kernels.triton.product import FewTokens
 from threefold.kernels.triton.tables import ProductSizes
 from threefold.runner.device import CudaDevice
 
@@ -36,12 +36,13 @@ SHAPES = {  # (outputs, inputs, gated)
     "135m gate_up": (3072, 576, True),
     "135m down": (576, 1536, False),
 }
-TOKENS = (1, 16)
+TOKENS = (1, 16, 32)
 CUTS = tuple(
     ProductSizes(*sizes)
     for sizes in (
-        (16, 128, 4, 4), (16, 256, 4, 4), (16, 256, 2, 4), (16, 512, 4, 3), (32, 64, 4, 6), (32, 128, 4, 4),
-        (32, 128, 2, 5), (32, 256, 4, 3), (64, 64, 4, 5), (64, 128, 4, 3),
+        (16, 64, 1, 8), (16, 128, 1, 5), (16, 128, 1, 8), (16, 256, 1, 4), (16, 256, 1, 6), (16, 256, 2, 4),
+        (16, 512, 2, 3), (32, 64, 2, 6), (32, 128, 2, 4), (32, 128, 2, 6), (32, 256, 2, 4), (32, 256, 4, 3),
+        (64, 64, 4, 5), (64, 128, 4, 4), (16, 128, 4, 3, 4), (16, 128, 4, 4, 4), (16, 64, 4, 5, 4),
     )
 )  # fmt: skip
 """What is tried."""
@@ -69,7 +70,7 @@ def measure_shape(name: str, num_tokens: int, device: CudaDevice) -> dict[str, A
     torch_us = device.replay_ms(plain) / copies * 1e3
     found = []
     for sizes in CUTS:
-        bodies = [few_tokens_body(weight, None, sizes, is_gated=is_gated) for weight in weights]
+        bodies = [FewTokens(weight, None, always(sizes), is_gated=is_gated) for weight in weights]
         us = mean_us(bodies, x, device)
         found.append((us, tuple(sizes)))
     found.sort()
@@ -80,6 +81,11 @@ def measure_shape(name: str, num_tokens: int, device: CudaDevice) -> dict[str, A
         "torch_gb_s": num_bytes / torch_us / 1e3,
         "best": [{"us": us, "gb_s": num_bytes / us / 1e3, "sizes": sizes} for us, sizes in found[:4]],
     }
+
+
+def always(sizes: ProductSizes) -> Callable[[int], ProductSizes]:
+    """One cut whatever the number of tokens."""
+    return lambda _: sizes
 
 
 def mean_us(bodies: Sequence[Callable[[torch.Tensor], Any]], x: torch.Tensor, device: CudaDevice) -> float:
@@ -108,7 +114,7 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description="Find the best cuts for products of a few tokens on a card.")
     parser.add_argument("--shapes", default="", help="only shapes whose names begin so, such as 8b")
-    parser.add_argument("--tokens", type=int, nargs="+", default=TOKENS, help="numbers of tokens (1 16)")
+    parser.add_argument("--tokens", type=int, nargs="+", default=TOKENS, help="numbers of tokens (1 16 32)")
     run_kernels(parser, measure_all)
 
 

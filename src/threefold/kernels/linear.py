@@ -8,7 +8,10 @@ an order of its own, and the plain copy is then freed.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
@@ -26,6 +29,34 @@ MAX_FEW_TOKENS = 128
 
 MAX_FEW_TOKENS_BESIDE_AMX = 4
 """The same where oneDNN has AMX, whose products cost next to nothing more for more tokens; not measured."""
+
+
+class Unnormed(NamedTuple):
+    """Rows halfway through an RMS norm: the product that takes them divides its sums by the rows' root mean squares."""
+
+    numbers: torch.Tensor
+    """[num_tokens, width], the rows times the norm's weight, rounded once."""
+    squares: torch.Tensor
+    """[parts of the width, MAX_FEW_TOKENS_ON_CARD] float32: each row's sum of squares, by part."""
+    eps: float
+
+
+class NormSharing(ABC):
+    """A product that does half of the norm before it, or after it, for a few tokens, so that no op stands between two
+    products. A number is rounded as often as with the norm by itself, but before the division in place of after it.
+    """
+
+    max_tokens: int
+    """Most tokens that it does so for."""
+
+    @abstractmethod
+    def __call__(self, x: torch.Tensor | Unnormed) -> torch.Tensor:
+        """The product."""
+
+    @abstractmethod
+    def added_to(self, residual: torch.Tensor, x: torch.Tensor, norm_weight: torch.Tensor, eps: float) -> Unnormed:
+        """Residual += product(x), in place, and its norm, as far as it goes here."""
+
 
 _BLOCK_OUTPUTS, _BLOCK_INPUTS = 64, 32
 _ALIGN_BYTES = 64
@@ -73,12 +104,14 @@ def _as_it_is(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
 
 
 def _on_card(weight: torch.Tensor, bias: torch.Tensor | None, many: Product, *, is_gated: bool) -> Product:
-    from threefold.kernels.triton.product import few_tokens_body
+    from threefold.kernels.triton.product import CardProduct, FewTokens
     from threefold.kernels.triton.tables import product_sizes
 
     if weight.dtype == torch.float32:
         return many  # its tiles would not fit into shared memory
-    few = few_tokens_body(weight, bias, product_sizes(*weight.shape, is_gated=is_gated), is_gated=is_gated)
+    few = FewTokens(weight, bias, partial(product_sizes, *weight.shape, is_gated=is_gated), is_gated=is_gated)
+    if weight.dtype == torch.bfloat16:  # numbers that are not divided yet may be too large for float16
+        return CardProduct(few, many)
     return lambda x: few(x) if x.shape[0] <= MAX_FEW_TOKENS_ON_CARD else many(x)
 
 

@@ -11,10 +11,9 @@ from typing import Protocol
 import torch
 
 from threefold.kernels.attention import AttentionPlan, PagedAttention, StepBounds
-from threefold.kernels.fp8 import Activations
 from threefold.kernels.kv import KVCache, allocate
 from threefold.kernels.rotary import HeadNorms, Heads, rotate_and_store
-from threefold.layers.linear import ColumnParallelLinear, RowParallelLinear
+from threefold.layers.linear import ColumnParallelLinear, Inputs, RowParallelLinear
 from threefold.layers.norm import RMSNorm
 from threefold.layers.quant import QuantScheme
 from threefold.parallel import Group, shard, single_group
@@ -122,8 +121,12 @@ class Attention:
         self._paged = paged
         self._rotate_and_store = rotate_and_store(heads, head_norms, dtype, device)
 
-    def __call__(self, hidden: Activations, step: AttentionStep, kv: KVCache) -> torch.Tensor:
-        """[num_tokens, hidden_size] -> the same in the model's type; writes the tokens' keys and values into kv."""
+    def inner(self, hidden: Inputs, step: AttentionStep, kv: KVCache) -> torch.Tensor:
+        """[num_tokens, hidden_size] -> what `out` takes; writes the tokens' keys and values into kv."""
         qkv = self.qkv(hidden)
         self._rotate_and_store(qkv, step.angles, step.slots, kv)
-        return self.out(self._paged(qkv, kv, step.plan))
+        return self._paged(qkv, kv, step.plan)
+
+    def __call__(self, hidden: Inputs, step: AttentionStep, kv: KVCache) -> torch.Tensor:
+        """[num_tokens, hidden_size] -> the same in the model's type; writes the tokens' keys and values into kv."""
+        return self.out(self.inner(hidden, step, kv))

@@ -7,6 +7,7 @@ head by itself may be quantised as any product.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -18,6 +19,25 @@ from threefold.layers.fused import FusedTensor
 from threefold.layers.gguf import GgufScheme, PackedTable
 from threefold.layers.quant import Plain, QuantScheme
 from threefold.parallel import Group, shard
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What a model's embedding and its head have in common."""
+
+    size: int
+    """Tokens."""
+    hidden_size: int
+    dtype: torch.dtype
+    """Of rows and of hidden states."""
+    device: torch.device
+    group: Group
+    """Ranks that divide it."""
+
+    @property
+    def num_own(self) -> int:
+        """Tokens of one rank."""
+        return shard(self.size, self.group, "vocabulary")
 
 
 class Table(Protocol):
@@ -50,22 +70,14 @@ class PlainTable:
 class _Loading:
     """A table's tensors, which come one at a time."""
 
-    def __init__(
-        self,
-        vocab_size: int,
-        hidden_size: int,
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        group: Group,
-        scheme: QuantScheme | None,
-    ) -> None:
-        own = {"embedding": shard(vocab_size, group, "vocabulary")}
-        self._dtype = dtype
-        self._device = device
+    def __init__(self, vocabulary: Vocabulary, scheme: QuantScheme | None) -> None:
+        own = {"embedding": vocabulary.num_own}
+        self._dtype = vocabulary.dtype
+        self._device = vocabulary.device
         stored = (Plain() if scheme is None else scheme).stored
         self._tensors = {
-            kind: FusedTensor(kind, form, own, hidden_size, group, is_by_outputs=True) for kind, form in stored.items()
+            kind: FusedTensor(kind, form, own, vocabulary.hidden_size, vocabulary.group, is_by_outputs=True)
+            for kind, form in stored.items()
         }
 
     def load(self, kind: str, tensor: torch.Tensor) -> Mapping[str, torch.Tensor] | None:
@@ -91,24 +103,13 @@ def _table(tensors: Mapping[str, torch.Tensor], scheme: GgufScheme | None, dtype
 class VocabParallelEmbedding:
     """Rows of the embedding; a rank knows some tokens, the others come to it as zeros and are summed in."""
 
-    def __init__(
-        self,
-        vocab_size: int,
-        hidden_size: int,
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        group: Group,
-        scheme: GgufScheme | None = None,
-    ) -> None:
-        self._num_own = shard(vocab_size, group, "vocabulary")
-        self._first = group.rank * self._num_own
-        self._group = group
-        self._dtype = dtype
+    def __init__(self, vocabulary: Vocabulary, scheme: GgufScheme | None = None) -> None:
+        self._num_own = vocabulary.num_own
+        self._group = vocabulary.group
+        self._first = self._group.rank * self._num_own
+        self._dtype = vocabulary.dtype
         self._scheme = scheme
-        self._loading: _Loading | None = _Loading(
-            vocab_size, hidden_size, dtype=dtype, device=device, group=group, scheme=scheme
-        )
+        self._loading: _Loading | None = _Loading(vocabulary, scheme)
         self.table: Table | None = None
 
     def load(self, tensor: torch.Tensor, kind: str = "weight") -> None:
@@ -134,22 +135,11 @@ class VocabParallelEmbedding:
 class OutputHead:
     """Hidden states to logits."""
 
-    def __init__(
-        self,
-        vocab_size: int,
-        hidden_size: int,
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        group: Group,
-        scheme: QuantScheme | None = None,
-    ) -> None:
-        self._group = group
-        self._dtype = dtype
+    def __init__(self, vocabulary: Vocabulary, scheme: QuantScheme | None = None) -> None:
+        self._group = vocabulary.group
+        self._dtype = vocabulary.dtype
         self._scheme = scheme
-        self._loading: _Loading | None = _Loading(
-            vocab_size, hidden_size, dtype=dtype, device=device, group=group, scheme=scheme
-        )
+        self._loading: _Loading | None = _Loading(vocabulary, scheme)
         self._product: Product | None = None
 
     @property

@@ -15,11 +15,14 @@ import torch
 
 from threefold.errors import ModelLoadError
 from threefold.kernels.fp8 import Activations, Rounding, RoundingProduct
-from threefold.kernels.linear import Product, is_packed
+from threefold.kernels.linear import NormSharing, Product, Unnormed, is_packed
 from threefold.layers.buffers import fresh_tensor
 from threefold.layers.fused import FusedTensor
 from threefold.layers.quant import Plain, QuantScheme, StoredTensor
 from threefold.parallel import Group, shard
+
+Inputs = Activations | Unnormed
+"""What layers take: [num_tokens, width] in the model's type, or as the product asks for it."""
 
 _BIAS = StoredTensor(None, out_dim=0, in_dim=None)
 
@@ -56,6 +59,8 @@ class Linear:
         self._missing = {(name, kind) for name in parts for kind in forms}
         self._product: Product | None = None
         self._rounding_product: RoundingProduct | None = None
+        self.norm_sharing: NormSharing | None = None
+        """The product, where it shares norms with its neighbours; known once the layer is loaded."""
 
     @property
     def missing(self) -> list[str]:
@@ -101,8 +106,13 @@ class Linear:
         self._product = product
         if isinstance(product, RoundingProduct):
             self._rounding_product = product
+        if isinstance(product, NormSharing) and self._group.size == 1:
+            self.norm_sharing = product
 
-    def _multiply(self, x: Activations) -> torch.Tensor:
+    def _multiply(self, x: Inputs) -> torch.Tensor:
+        if isinstance(x, Unnormed):
+            assert self.norm_sharing is not None, "norms are left to products that share them"
+            return self.norm_sharing(x)
         if self._rounding_product is not None:
             return self._rounding_product(x)
         assert self._product is not None, "the layer was called before its weights were loaded"
@@ -142,7 +152,7 @@ class ColumnParallelLinear(Linear):
             scheme=scheme,
         )
 
-    def __call__(self, x: Activations) -> torch.Tensor:
+    def __call__(self, x: Inputs) -> torch.Tensor:
         """[num_tokens, in_features] -> [num_tokens, this rank's outputs], parts one behind another, or gated."""
         return self._multiply(x)
 
@@ -152,9 +162,11 @@ class ColumnParallelLinear(Linear):
         if rounding is not None and self._rounding_product is not None:
             self._rounding_product.round_result(rounding)
 
-    def handed_on(self, x: Activations) -> Activations:
+    def handed_on(self, x: Inputs) -> Inputs:
         """The same, as the layer after it takes it."""
-        return self._multiply(x) if self._rounding_product is None else self._rounding_product.handed_on(x)
+        if self._rounding_product is None or isinstance(x, Unnormed):
+            return self._multiply(x)
+        return self._rounding_product.handed_on(x)
 
 
 class RowParallelLinear(Linear):
@@ -179,6 +191,6 @@ class RowParallelLinear(Linear):
             {name: out_features}, own, has_bias=has_bias, dtype=dtype, device=device, group=group, scheme=scheme
         )
 
-    def __call__(self, x: Activations) -> torch.Tensor:
+    def __call__(self, x: Inputs) -> torch.Tensor:
         """[num_tokens, this rank's in_features] -> [num_tokens, out_features], the same on every rank."""
         return self._group.all_reduce(self._multiply(x))

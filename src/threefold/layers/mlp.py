@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from threefold.kernels.fp8 import Activations
-from threefold.layers.linear import ColumnParallelLinear, RowParallelLinear
+from threefold.layers.linear import ColumnParallelLinear, Inputs, RowParallelLinear
 from threefold.layers.quant import QuantScheme
 from threefold.parallel import Group
 
@@ -50,6 +49,10 @@ class GatedMLP:
         """Once both products are loaded: let the gate hand on what `down` takes."""
         self.gate_up.hand_on_to(self.down)
 
-    def __call__(self, hidden: Activations) -> torch.Tensor:
+    def inner(self, hidden: Inputs) -> Inputs:
+        """[num_tokens, hidden_size] -> what `down` takes."""
+        return self.gate_up.handed_on(hidden)
+
+    def __call__(self, hidden: Inputs) -> torch.Tensor:
         """[num_tokens, hidden_size] -> the same in the model's type."""
-        return self.down(self.gate_up.handed_on(hidden))
+        return self.down(self.inner(hidden))

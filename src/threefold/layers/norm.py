@@ -1,4 +1,4 @@
-"""RMS norm with its weight."""
+"""RMS norm with its weight, by itself or shared between the products around it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import torch
 
 from threefold.errors import ModelLoadError
 from threefold.kernels.fp8 import Activations, RoundedNorm, Rounding, norm_rounded
+from threefold.kernels.linear import NormSharing
 from threefold.kernels.norm import rms_norm
+from threefold.layers.linear import ColumnParallelLinear, Inputs, RowParallelLinear
 
 
 class RMSNorm:
@@ -19,6 +21,7 @@ class RMSNorm:
         self._normalise = rms_norm(self.weight, eps)
         self._rounded: RoundedNorm | None = None
         self._more_than = 0
+        self._before: NormSharing | None = None
 
     def load(self, tensor: torch.Tensor) -> None:
         """Take the weight, [width].
@@ -36,6 +39,16 @@ class RMSNorm:
         if rounding is not None:
             self._more_than = rounding.more_than
             self._rounded = norm_rounded(self.weight, self.eps, rounding.inputs)
+
+    def join(self, before: RowParallelLinear, after: ColumnParallelLinear) -> None:
+        """Leave the norm of few tokens to the products around it, where both share norms; both are loaded."""
+        self._before = before.norm_sharing if after.norm_sharing is not None else None
+
+    def of_sum(self, before: RowParallelLinear, x: Inputs, residual: torch.Tensor) -> Inputs:
+        """Norm of residual + before(x), which is the new residual, in place, as the product after the norm takes it."""
+        if self._before is not None and isinstance(x, torch.Tensor) and len(x) <= self._before.max_tokens:
+            return self._before.added_to(residual, x, self.weight, self.eps)
+        return self.handed_on(before(x), residual)
 
     def handed_on(self, x: torch.Tensor, residual: torch.Tensor | None) -> Activations:
         """As a call, and rounded where the product after the norm takes so many tokens rounded."""

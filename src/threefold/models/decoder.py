@@ -14,7 +14,8 @@ import torch
 from threefold.errors import ModelLoadError
 from threefold.layers.attention import Attention, AttentionStep, KVCache, PagedAttention, StepBounds, own_heads
 from threefold.layers.batch import Batch
-from threefold.layers.embedding import OutputHead, VocabParallelEmbedding
+from threefold.layers.embedding import OutputHead, VocabParallelEmbedding, Vocabulary
+from threefold.layers.linear import Inputs
 from threefold.layers.mlp import GatedMLP
 from threefold.layers.norm import RMSNorm
 from threefold.layers.rope import RotaryAngles
@@ -92,8 +93,13 @@ class DecoderLayer:
         else:
             raise ModelLoadError("this architecture has no such tensor")
 
-    def link(self) -> None:
-        """Once all is loaded: let each norm and gate hand on what the product after it takes."""
+    def link(self, before: DecoderLayer | None) -> None:
+        """Once all is loaded: let each norm and gate hand on what the product after it takes, and share norms with the
+        products before them, of which the first is the layer before's.
+        """
+        if before is not None:
+            self.input_norm.join(before.mlp.down, self.attention.qkv)
+        self.attention_norm.join(self.attention.out, self.mlp.gate_up)
         self.input_norm.hand_on_to(self.attention.qkv.rounding)
         self.attention_norm.hand_on_to(self.mlp.gate_up.rounding)
         self.mlp.link()
@@ -105,24 +111,20 @@ class DecoderLayer:
         norms = [f"{name}.weight" for name, norm in self._norms.items() if not norm.is_loaded]
         return [name for product in products for name in product.missing] + norms
 
-    def __call__(
-        self, hidden: torch.Tensor, residual: torch.Tensor | None, step: AttentionStep, kv: KVCache
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """One layer on [num_tokens, hidden_size].
+    def __call__(self, normed: Inputs, stream: torch.Tensor, step: AttentionStep, kv: KVCache) -> Inputs:
+        """One layer up to its last product on [num_tokens, hidden_size].
 
         Args:
-            hidden: what the layer before added last; the embedding for the first layer.
-            residual: the stream without it, None for the first layer.
+            normed: the stream through `input_norm`.
+            stream: what the layers before summed up; this one's attention is added in place.
             step: the step's tokens.
             kv: this layer's cache.
 
         Returns:
-            What the MLP adds, and the stream without it; the next norm adds them.
+            What `mlp.down` takes, whose result the next norm adds to the stream.
         """
-        normed = self.input_norm.handed_on(hidden, residual)
-        stream = hidden if residual is None else residual
-        normed = self.attention_norm.handed_on(self.attention(normed, step, kv), stream)
-        return self.mlp(normed), stream
+        attended = self.attention.inner(normed, step, kv)
+        return self.mlp.inner(self.attention_norm.of_sum(self.attention.out, attended, stream))
 
 
 class Decoder:
@@ -140,26 +142,13 @@ class Decoder:
         self.spec = spec
         self._paged = self._make_attentions(dtype, device, group)
         self._angles = RotaryAngles(spec.rope, spec.head_dim, spec.max_positions, device)
-        self._embedding = VocabParallelEmbedding(
-            spec.vocab_size,
-            spec.hidden_size,
-            dtype=dtype,
-            device=device,
-            group=group,
-            scheme=packed_scheme(spec, _EMBEDDING),
-        )
+        vocabulary = Vocabulary(spec.vocab_size, spec.hidden_size, dtype, device, group)
+        self._embedding = VocabParallelEmbedding(vocabulary, packed_scheme(spec, _EMBEDDING))
         self._layers = [
             DecoderLayer(spec, i, self._paged[self._window(i)], dtype, device, group) for i in range(spec.num_layers)
         ]
         self._norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype, device)
-        self._head = OutputHead(
-            spec.vocab_size,
-            spec.hidden_size,
-            dtype=dtype,
-            device=device,
-            group=group,
-            scheme=table_scheme(spec, HEAD),
-        )
+        self._head = OutputHead(vocabulary, table_scheme(spec, HEAD))
 
     def _make_attentions(
         self, dtype: torch.dtype, device: torch.device, group: Group
@@ -195,8 +184,8 @@ class Decoder:
         missing = self._missing()
         if missing:
             raise ModelLoadError(f"the checkpoint lacks {len(missing)} tensors, among them {', '.join(missing[:3])}")
-        for layer in self._layers:
-            layer.link()
+        for before, layer in zip([None, *self._layers], self._layers, strict=False):
+            layer.link(before)
 
     def _load_one(self, name: str, tensor: torch.Tensor) -> None:
         layer, (stem, _, kind) = _LAYER_NAME.fullmatch(name), name.rpartition(".")
@@ -237,11 +226,14 @@ class Decoder:
             window: AttentionStep(angles, batch.slots, paged.plan(*rows, bounds))
             for window, paged in self._paged.items()
         }
-        hidden, residual = self._embedding(batch.token_ids), None
+        stream = self._embedding(batch.token_ids)
+        normed: Inputs = self._layers[0].input_norm.handed_on(stream, None)
         for index, (layer, cache) in enumerate(zip(self._layers, kv, strict=True)):
-            hidden, residual = layer(hidden, residual, steps[self._window(index)], cache)
+            inner = layer(normed, stream, steps[self._window(index)], cache)
+            if index + 1 < len(self._layers):
+                normed = self._layers[index + 1].input_norm.of_sum(layer.mlp.down, inner, stream)
         wanted = batch.logit_tokens
-        return self._norm(hidden[wanted], None if residual is None else residual[wanted])
+        return self._norm(self._layers[-1].mlp.down(inner)[wanted], stream[wanted])
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
