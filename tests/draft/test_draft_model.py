@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import random
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 
-from threefold.draft.draft_model import LEAST_SURVIVAL, DraftModelDrafter
+from threefold.draft.draft_model import DraftModelDrafter
 from threefold.layers.attention import allocate_kv
-from threefold.layers.batch import Batch
 from threefold.models.decoder import Decoder
-from threefold.models.shapes import expected_shapes
 from threefold.models.spec import ModelSpec
 from threefold.runner.forward import DeviceRows, HostForward
 from threefold.runner.graphs import GraphLimits
@@ -25,46 +24,26 @@ from threefold.testing.fake_capture import FakeCapture
 
 VOCAB, BLOCK, CPU = 50, 4, torch.device("cpu")
 
-
-def spec(num_layers: int, num_kv_heads: int) -> ModelSpec:
-    return ModelSpec(
-        architecture="tiny",
-        vocab_size=VOCAB,
-        hidden_size=32,
-        num_layers=num_layers,
-        num_heads=4,
-        num_kv_heads=num_kv_heads,
-        head_dim=8,
-        intermediate_size=64,
-        max_positions=64,
-        has_tied_head=True,
-    )
+Make = Callable[..., DraftModelDrafter]
+Expected = Callable[[list[int], int], list[int]]
+Alone = Callable[[list[int], int], tuple[list[int], list[float]]]
 
 
-@pytest.fixture(scope="module")
-def decoder() -> Decoder:
-    small = spec(num_layers=2, num_kv_heads=1)
-    dice = torch.Generator().manual_seed(5)
-    weights = {
-        name: torch.ones(shape)
-        if len(shape) == 1
-        else torch.randn(shape, generator=dice) * (1.5 if "embed" in name else 2 / math.sqrt(shape[1]))
-        for name, shape in expected_shapes(small).items()
-    }
-    made = Decoder(small, torch.float32, CPU)
-    made.load(weights.items())
-    return made
+@pytest.fixture
+def make(decoder: Decoder, target_spec: ModelSpec) -> Make:
+    return partial(make_drafter, decoder, target_spec)
 
 
-def make(
+def make_drafter(
     decoder: Decoder,
+    target_spec: ModelSpec,
     max_tokens: int = 64,
     vocab_size: int = VOCAB,
     max_positions: int = 64,
     *,
     at_once: bool = False,
 ) -> DraftModelDrafter:
-    kv = lent_kv(allocate_kv(spec(3, 4), 60, BLOCK, torch.float32, CPU), decoder.spec, "small")
+    kv = lent_kv(allocate_kv(target_spec, 60, BLOCK, torch.float32, CPU), decoder.spec, "small")
     rows = Rows(4, 64, BLOCK, 8)
     runner = ModelRunner(decoder, kv.caches)
     forward, rounds = HostForward(runner, rows, DeviceRows(4, 0, CPU)), None
@@ -87,40 +66,11 @@ def make(
     )
 
 
-def alone(decoder: Decoder, token_ids: list[int], num_tokens: int) -> tuple[list[int], list[float]]:
-    """What the model says by itself, without any cache: its greedy continuation and how sure it is of all so far."""
-    text = list(token_ids)
-    survival = [1.0]
-    for _ in range(num_tokens):
-        kv = allocate_kv(decoder.spec, 20, BLOCK, torch.float32, CPU)
-        n = len(text)
-        batch = Batch(
-            token_ids=torch.tensor(text),
-            positions=torch.arange(n),
-            slots=torch.arange(n),
-            row_starts=torch.tensor([0, n], dtype=torch.int32),
-            context_lens=torch.tensor([n], dtype=torch.int32),
-            block_tables=torch.arange(20, dtype=torch.int32)[None],
-            logit_tokens=torch.tensor([n - 1]),
-            max_new=n,
-            max_context=n,
-        )
-        chances = decoder.logits(decoder.forward(batch, kv))[0].softmax(-1)
-        text.append(int(chances.argmax()))
-        survival.append(survival[-1] * min(float(chances.max()), 0.99))
-    return text[len(token_ids) :], survival[1:]
-
-
-def expected(decoder: Decoder, token_ids: list[int], most: int) -> list[int]:
-    tokens, survival = alone(decoder, token_ids, most)
-    return [token for token, alive in zip(tokens, survival, strict=True) if alive >= LEAST_SURVIVAL]
-
-
 @torch.inference_mode()
 @pytest.mark.parametrize("at_once", [False, True])
-def test_drafts_follow_the_text_through_whatever_happens(decoder: Decoder, at_once: bool) -> None:
+def test_drafts_follow_the_text_through_whatever_happens(make: Make, expected: Expected, at_once: bool) -> None:
     dice = random.Random(1)
-    drafter = make(decoder, at_once=at_once)
+    drafter = make(at_once=at_once)
     texts = {key: [dice.randrange(VOCAB) for _ in range(5 + key)] for key in range(3)}
     blocks = {key: list(range(20 * key, 20 * key + 20)) for key in texts}
     num_drafts = 0
@@ -131,7 +81,7 @@ def test_drafts_follow_the_text_through_whatever_happens(decoder: Decoder, at_on
         asked = {key: dice.randint(1, 5) for key in texts if dice.random() < 0.7}
         drafts = drafter.propose(asked)
         for key, most in asked.items():
-            right = expected(decoder, texts[key], most)
+            right = expected(texts[key], most)
             assert (drafts[key].token_ids if key in drafts else []) == right
             num_drafts += len(right)
         for key, text in texts.items():
@@ -148,32 +98,32 @@ def test_drafts_follow_the_text_through_whatever_happens(decoder: Decoder, at_on
 
 @torch.inference_mode()
 @pytest.mark.parametrize("at_once", [False, True])
-def test_survival_is_how_sure_the_model_is(decoder: Decoder, at_once: bool) -> None:
-    drafter = make(decoder, at_once=at_once)
+def test_survival_is_how_sure_the_model_is(make: Make, alone: Alone, at_once: bool) -> None:
+    drafter = make(at_once=at_once)
     text = [3, 1, 4, 1, 5]
     drafter.start(1, text, "")
     drafter.lend(1, range(10))
     draft = drafter.propose({1: 4})[1]
-    tokens, survival = alone(decoder, text, 4)
+    tokens, survival = alone(text, 4)
 
     assert list(draft.token_ids) == tokens[: len(draft.token_ids)]
     assert draft.survival == pytest.approx(survival[: len(draft.token_ids)], rel=1e-4)
 
 
 @torch.inference_mode()
-def test_asking_twice_gives_the_same_draft(decoder: Decoder) -> None:
-    drafter = make(decoder)
+def test_asking_twice_gives_the_same_draft(make: Make, expected: Expected) -> None:
+    drafter = make()
     drafter.start(1, [3, 1, 4, 1, 5], "")
     drafter.lend(1, range(10))
 
     first, second = drafter.propose({1: 4})[1], drafter.propose({1: 4})[1]
-    assert first.token_ids == second.token_ids == expected(decoder, [3, 1, 4, 1, 5], 4)
+    assert first.token_ids == second.token_ids == expected([3, 1, 4, 1, 5], 4)
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("at_once", [False, True])
-def test_without_room_there_is_no_draft_and_with_some_a_shorter_one(decoder: Decoder, at_once: bool) -> None:
-    drafter = make(decoder, at_once=at_once)
+def test_without_room_there_is_no_draft_and_with_some_a_shorter_one(make: Make, at_once: bool) -> None:
+    drafter = make(at_once=at_once)
     text = [3, 1, 4, 1, 5, 9, 2]
     drafter.start(1, text, "")
     assert drafter.propose({1: 4}) == {}
@@ -189,8 +139,8 @@ def test_without_room_there_is_no_draft_and_with_some_a_shorter_one(decoder: Dec
 
 
 @torch.inference_mode()
-def test_a_long_text_is_caught_up_with_over_several_steps(decoder: Decoder) -> None:
-    drafter = make(decoder, max_tokens=8)
+def test_a_long_text_is_caught_up_with_over_several_steps(make: Make, expected: Expected) -> None:
+    drafter = make(max_tokens=8)
     text = [int(i) for i in torch.arange(30) % VOCAB]
     drafter.start(1, text, "")
     drafter.lend(1, range(20))
@@ -200,26 +150,26 @@ def test_a_long_text_is_caught_up_with_over_several_steps(decoder: Decoder) -> N
         assert rounds < 10
 
     assert rounds == 3  # 8 + 8 + 8, then the last six and the draft
-    assert drafts[1].token_ids == expected(decoder, text, 3)
+    assert drafts[1].token_ids == expected(text, 3)
 
 
 @torch.inference_mode()
-def test_beyond_its_context_and_beyond_the_targets_vocabulary_it_is_silent(decoder: Decoder) -> None:
-    short = make(decoder, max_positions=8)
+def test_beyond_its_context_and_beyond_the_targets_vocabulary_it_is_silent(make: Make, expected: Expected) -> None:
+    short = make(max_positions=8)
     short.start(1, [1] * 9, "")
     short.lend(1, range(20))
     assert short.propose({1: 3}) == {}
     text = [3, 1, 4, 1, 5]
-    first = expected(decoder, text, 1)[0]
-    narrow = make(decoder, vocab_size=first)
+    first = expected(text, 1)[0]
+    narrow = make(vocab_size=first)
     narrow.start(1, text, "")
     narrow.lend(1, range(20))
     assert narrow.propose({1: 3}) == {}
 
 
 @torch.inference_mode()
-def test_a_row_is_free_again_when_its_request_stops(decoder: Decoder) -> None:
-    drafter = make(decoder)
+def test_a_row_is_free_again_when_its_request_stops(make: Make) -> None:
+    drafter = make()
     for key in range(20):
         drafter.start(key, [1, 2, 3], "")
         drafter.stop(key)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from threefold.cache.manager import CacheManager
+from threefold.draft.draft_behind import BehindDraftModel
 from threefold.draft.policy import FixedDrafts, NoDrafts
 from threefold.engine.core import EngineCore
 from threefold.layers.attention import allocate_kv
@@ -17,11 +18,14 @@ from threefold.models.decoder import Decoder
 from threefold.models.shapes import expected_shapes
 from threefold.models.spec import ModelSpec
 from threefold.request import Request, SamplingParams
+from threefold.runner.behind import GraphBehind
 from threefold.runner.device import open_device
 from threefold.runner.drafting import Drafting
 from threefold.runner.executor import LocalExecutor
-from threefold.runner.graphs import CudaCapture, GraphLimits
+from threefold.runner.graphs import CudaCapture, GraphLimits, make_cuda_mark
+from threefold.runner.lent_kv import lent_kv
 from threefold.runner.path import card_path
+from threefold.runner.rounds import GraphRounds
 from threefold.runner.rows import Rows
 from threefold.runner.runner import ModelRunner
 from threefold.runner.worker import Worker
@@ -47,6 +51,8 @@ class CardEngine:
     max_num_batched_tokens: int = 1024
     max_prompt_tokens: int = 256
     kv_dtype: torch.dtype | None = None  # None = the model's
+    draft: Decoder | None = None  # a draft model; it drafts behind steps
+    is_behind: bool = True
 
     def __post_init__(self):
         device = open_device("cuda")
@@ -65,16 +71,54 @@ class CardEngine:
         if not self.has_graphs:
             self.path.forward._graphs.clear()
         sampler = Sampler(rows.sampling, ExactAcceptance())
-        worker = Worker(self.runner, rows, sampler, Drafting(self.drafters, VOCAB), device, self.path)
+        model, lent_block_tokens = (None, 0) if self.draft is None else self._draft_model(self.draft, card)
+        worker = Worker(
+            self.runner,
+            rows,
+            sampler,
+            Drafting(self.drafters, VOCAB, model),
+            device,
+            self.path,
+            behind=model if self.is_behind else None,
+        )
         self.scheduler = Scheduler(
             CacheManager(self.num_blocks, BLOCK),
             FixedDrafts(self.num_drafts) if self.num_drafts else NoDrafts(),
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
+            lent_block_tokens=lent_block_tokens,
         )
         self.core = EngineCore(
             self.scheduler, LocalExecutor(worker), vocab_size=VOCAB, is_overlapped=self.is_overlapped
         )
+
+    def _draft_model(self, decoder, card):
+        """A drafter over a decoder as engine/card.py makes it, and how many of its tokens lie in a lent block."""
+        lent = lent_kv(self.kv, decoder.spec, "small")
+        runner = ModelRunner(decoder, lent.caches)
+        rows = Rows(self.max_num_seqs, MAX_LEN, BLOCK, self.num_drafts)
+        limits = GraphLimits(self.max_num_seqs, self.num_drafts, MAX_LEN, VOCAB, self.max_prompt_tokens)
+        path, _ = card_path(
+            runner,
+            limits,
+            max_tokens=self.max_num_batched_tokens,
+            max_blocks=rows.block_tables.shape[1],
+            device=card,
+            capture=CudaCapture(card),
+        )
+        rounds = GraphRounds(runner, path.device_rows, limits, block_size=BLOCK, max_rounds=self.num_drafts)
+        behind = GraphBehind(
+            rounds,
+            self.path.device_rows,
+            vocab_size=VOCAB,
+            max_draft=self.num_drafts,
+            make_mark=make_cuda_mark,
+        )
+        for one in (rounds, behind):
+            one.capture(CudaCapture(card))
+        settings = {"vocab_size": VOCAB, "max_tokens": self.max_num_batched_tokens, "max_positions": MAX_LEN}
+        drafter = BehindDraftModel(behind, path.forward, lent, rows, rounds=rounds, **settings)
+        return drafter, lent.units_per_block * BLOCK
 
     def run(self, prompts, wishes):
         """Every request's deltas."""
@@ -97,22 +141,26 @@ class CardEngine:
 
 @pytest.fixture(scope="session")
 def card_decoder():
+    """Random weights, with noise of another seed on top: the less of it, the more two models agree."""
     made = {}
 
-    def make(dtype):
-        if dtype not in made:
+    def make(dtype, noise=0.0):
+        if (dtype, noise) not in made:
             spec = ModelSpec("tiny", VOCAB, 512, 4, 8, 4, 64, 1024, MAX_LEN, has_tied_head=True)
-            dice = torch.Generator().manual_seed(3)
+            dice, other = torch.Generator().manual_seed(3), torch.Generator().manual_seed(99)
             decoder = Decoder(spec, dtype, torch.device("cuda", 0))
             decoder.load(
                 (
                     name,
-                    torch.ones(shape) if len(shape) == 1 else torch.randn(shape, generator=dice) * _spread(name, shape),
+                    torch.ones(shape)
+                    if len(shape) == 1
+                    else (torch.randn(shape, generator=dice) + noise * torch.randn(shape, generator=other))
+                    * _spread(name, shape),
                 )
                 for name, shape in expected_shapes(spec).items()
             )
-            made[dtype] = decoder
-        return made[dtype]
+            made[dtype, noise] = decoder
+        return made[dtype, noise]
 
     return make
 

@@ -93,7 +93,7 @@ def test_a_step_runs_at_the_next_size(graphs, step, num_new, size):
     if capture.num_replays:
         assert found.likely.tokens.tolist() == [num + 1 for num in num_new]
         assert found.keep_rows.tolist() == arrays.keep_rows.tolist()
-        assert device_rows.last_tokens[arrays.row_ids].tolist() == [num + 1 for num in num_new]
+        assert device_rows.tokens[arrays.row_ids].tolist() == [num + 1 for num in num_new]
 
 
 @pytest.mark.parametrize("max_prompt_tokens", [23])
@@ -117,7 +117,7 @@ def test_a_step_with_prompts_runs_at_the_next_size(graphs, step, num_new, size):
     assert found.logits.argmax(-1).tolist() == [num + 1 for num in num_new]
     if capture.num_replays:
         assert found.keep_rows.tolist() == arrays.keep_rows.tolist()
-        assert device_rows.last_tokens[arrays.row_ids].tolist() == [num + 1 for num in num_new]
+        assert device_rows.tokens[arrays.row_ids].tolist() == [num + 1 for num in num_new]
 
 
 @pytest.mark.parametrize("max_prompt_tokens", [16])
@@ -165,3 +165,4 @@ def test_more_graphs_are_expected_to_take_more():
     plain, drafting = GraphLimits(64, 0, 512, 1000), GraphLimits(64, 5, 512, 1000)
     prompting = replace(drafting, max_prompt_tokens=1024)
     assert 0 < expected_bytes(plain, 1000) < expected_bytes(drafting, 1000) < expected_bytes(prompting, 1000)
+    assert expected_bytes(prompting, 1000) < expected_bytes(prompting, 1000, has_rounds=True)

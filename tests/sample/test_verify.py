@@ -3,7 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from threefold.sample.verify import ExactAcceptance, SyntheticAcceptance
+from threefold.sample.verify import ExactAcceptance, SyntheticAcceptance, num_common
+
+
+def decreed(rates, num_drafts, seeds, position):
+    """Of as many rows as there are seeds."""
+    num = len(seeds)
+    seeds = np.array([seed % 2**64 for seed in seeds], dtype=np.uint64)
+    return SyntheticAcceptance(rates).decreed(np.full(num, num_drafts), seeds, np.full(num, position))
 
 
 @pytest.mark.parametrize(
@@ -11,19 +18,20 @@ from threefold.sample.verify import ExactAcceptance, SyntheticAcceptance
     [([1, 2, 3], [1, 2, 3, 4], 3), ([1, 2, 3], [1, 9, 3, 4], 1), ([1], [2, 1], 0), ([], [5], 0)],
 )
 def test_drafts_hold_up_to_the_first_that_was_not_drawn(drafts, drawn, accepted):
-    assert ExactAcceptance().num_accepted(drafts, drawn, seed=0, output_position=0) == accepted
+    assert num_common(drafts, drawn) == accepted
+    num_drafts, one = np.array([len(drafts)]), np.ones(1, dtype=np.int64)
+    assert ExactAcceptance().decreed(num_drafts, one.astype(np.uint64), one) is None
 
 
 def test_synthetic_acceptance_reaches_its_rates_whatever_is_drawn():
     rates = (0.8, 0.5, 0.1)
-    rule = SyntheticAcceptance(rates)
-    counts = np.array([rule.num_accepted([1] * 5, [2] * 6, seed, 7) for seed in range(4000)])
+    counts = decreed(rates, 5, range(4000), 7)
     for position, rate in enumerate(rates):
         assert (counts > position).mean() == pytest.approx(rate, abs=0.03)
     assert counts.max() == 3
 
 
 def test_synthetic_acceptance_is_repeatable_and_bounded_by_the_drafts():
-    rule = SyntheticAcceptance((1.0, 1.0, 1.0))
-    assert rule.num_accepted([1, 2], [0, 0, 0], seed=-5, output_position=3) == 2
-    assert SyntheticAcceptance(()).num_accepted([1, 2], [0, 0, 0], seed=1, output_position=0) == 0
+    assert decreed((1.0, 1.0, 1.0), 2, [-5], 3).tolist() == [2]
+    assert decreed((), 2, [1], 0).tolist() == [0]
+    assert decreed((0.5,), 1, [3, 4, 3], 9)[[0, 2]].tolist() == [decreed((0.5,), 1, [3], 9)[0]] * 2

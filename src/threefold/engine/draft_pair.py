@@ -8,12 +8,14 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
 
 from threefold.config import EngineConfig
 from threefold.cost import CostCurve, StepShape
+from threefold.draft.draft_behind import BehindDraftModel
 from threefold.draft.draft_model import DraftModelDrafter
 from threefold.engine.resolve import Reason
 from threefold.errors import ConfigError
@@ -22,6 +24,7 @@ from threefold.models.checkpoint import Checkpoint, open_checkpoint
 from threefold.models.decoder import Decoder
 from threefold.models.locate import locate_model
 from threefold.parallel import single_group
+from threefold.runner.behind import GraphBehind
 from threefold.runner.device import Device
 from threefold.runner.forward import Forward
 from threefold.runner.lent_kv import LentKV, lent_kv
@@ -71,6 +74,8 @@ class LoadedDraft:
     """Runs it on a card; None = on the host."""
     rounds: Rounds | None = None
     """Runs all but the first pass of a step on a card."""
+    behind: GraphBehind | None = None
+    """Runs all of them behind a step of the target, on a card."""
 
     @property
     def lent_block_tokens(self) -> int:
@@ -94,7 +99,8 @@ class LoadedDraft:
     ) -> DraftModelDrafter:
         """A fresh drafter, as large as the engine; where acceptance is synthetic, so is what it believes."""
         rows = Rows(max_num_seqs, max_model_len, self.block_size, max_draft)
-        return DraftModelDrafter(
+        make = DraftModelDrafter if self.behind is None else partial(BehindDraftModel, self.behind)
+        return make(
             self.forward or host_path(ModelRunner(self.decoder, self.kv.caches), rows).forward,
             self.kv,
             rows,

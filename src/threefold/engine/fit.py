@@ -75,10 +75,11 @@ def _graphs_bytes(opened: Opened, peak_bytes: int) -> int:
     limits = opened.limits
     token_bytes = peak_bytes // limits.max_num_batched_tokens
     # A draft model's passes hold less than the target's for each token, by an unknown share.
-    specs = [opened.spec, *([opened.draft.checkpoint.spec] if opened.draft is not None else [])]
+    specs = [(opened.spec, False), *([(opened.draft.checkpoint.spec, True)] if opened.draft is not None else [])]
+    rows, length = limits.max_num_seqs, limits.max_model_len
     return sum(
-        expected_bytes(graph_limits(opened, spec, limits.max_num_seqs, limits.max_model_len), token_bytes)
-        for spec in specs
+        expected_bytes(graph_limits(opened, spec, rows, length), token_bytes, has_rounds=is_draft)
+        for spec, is_draft in specs
     )
 
 

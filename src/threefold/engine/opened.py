@@ -151,4 +151,5 @@ def calibration_limits(opened: Opened, num_blocks: int) -> CalibrationLimits:
         max_num_seqs=opened.limits.max_num_seqs,
         max_num_batched_tokens=opened.limits.max_num_batched_tokens,
         max_model_len=opened.limits.max_model_len,
+        vocab_size=opened.spec.vocab_size,
     )

@@ -42,26 +42,37 @@ class DeviceRows:
     """What the device itself keeps of each row, so that a step can be launched before the host knows its last token.
 
     Attributes:
-        last_tokens: [max_rows + 1] int64, the last token chosen for each row; the end is for what nobody needs.
+        tokens: int64, [max_rows] the last token chosen for each row, one place for what nobody needs, and behind it
+            [max_rows, max_draft] drafts that the host does not know yet.
         block_tables: [max_rows, max_blocks] int32.
     """
 
-    def __init__(self, max_rows: int, max_blocks: int, device: torch.device) -> None:
-        self.last_tokens = torch.zeros(max_rows + 1, dtype=torch.int64, device=device)
+    def __init__(self, max_rows: int, max_blocks: int, device: torch.device, max_draft: int = 0) -> None:
+        self._max_draft = max_draft
+        self.tokens = torch.zeros(max_rows * (1 + max_draft) + 1, dtype=torch.int64, device=device)
         self.block_tables = torch.zeros(max_rows, max_blocks, dtype=torch.int32, device=device)
+
+    @property
+    def max_rows(self) -> int:
+        """Rows that there are."""
+        return self.block_tables.shape[0]
+
+    def draft_place(self, row: int) -> int:
+        """Where a row's drafts begin among the tokens; the token at a place is named -1 - place in a step's arrays."""
+        return self.max_rows + 1 + row * self._max_draft
 
     def grow(self, places: torch.Tensor, block_ids: torch.Tensor) -> None:
         """Write entries of the tables, counted row by row."""
         self.block_tables.view(-1).index_copy_(0, places, block_ids)
 
     def keep(self, keep_rows: torch.Tensor, tokens: torch.Tensor) -> None:
-        """Note the tokens chosen for these rows, both [n]."""
-        self.last_tokens.index_copy_(0, keep_rows, tokens)
+        """Note the tokens chosen for these rows, or for other places, both [n]."""
+        self.tokens.index_copy_(0, keep_rows, tokens)
 
     def resolve(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """Put in the tokens that a step before chose, where an id is -1 - row."""
-        rows = (-1 - token_ids).clamp_(min=0)
-        return torch.where(token_ids < 0, self.last_tokens[rows], token_ids)
+        """Put in the tokens that a step before chose, where an id is -1 - their place."""
+        places = (-1 - token_ids).clamp_(min=0)
+        return torch.where(token_ids < 0, self.tokens[places], token_ids)
 
 
 class HostForward:

@@ -100,6 +100,11 @@ class GraphLimits:
         return [size for size in _all_sizes() if 1 < size <= self.max_prompt_tokens]
 
     @property
+    def row_sizes(self) -> list[int]:
+        """The numbers of tokens that get a graph where each row has one, ascending."""
+        return [size for i, size in enumerate(self.sizes) if i == 0 or self.sizes[i - 1] < self.max_rows]
+
+    @property
     def sizes(self) -> list[int]:
         """The numbers of tokens that get a graph where there are no prompts, ascending; the last is the first that any
         such step fits in.
@@ -113,14 +118,16 @@ def _all_sizes() -> list[int]:
     return [size for first, gap, last in _SPANS for size in range(first, last + 1, gap)]
 
 
-def expected_bytes(limits: GraphLimits, token_bytes: int) -> int:
+def expected_bytes(limits: GraphLimits, token_bytes: int, *, has_rounds: bool = False) -> int:
     """Memory that the graphs will hold, give or take: logits in two forms, the largest step, the graphs themselves.
 
     Args:
         limits: which graphs.
         token_bytes: what one token of a step holds at most.
+        has_rounds: the model drafts, and has graphs for that, two for each number of rows.
     """
-    num_graphs = len(limits.sizes) * (2 if limits.max_draft else 1) + len(limits.prompt_sizes)
+    num_graphs = 2 * len(limits.row_sizes) if has_rounds else 0
+    num_graphs += len(limits.sizes) * (2 if limits.max_draft else 1) + len(limits.prompt_sizes)
     step_bytes = max([*limits.sizes, *limits.prompt_sizes]) * token_bytes
     return limits.sizes[-1] * 8 * limits.vocab_size + step_bytes + num_graphs * GRAPH_BYTES
 
@@ -177,7 +184,7 @@ class GraphForward:
         self._sizes, self._prompt_sizes = limits.sizes, limits.prompt_sizes
         self._graphs: dict[_Key, Callable[[], None]] = {}
         self._left: dict[_Key, _Left] = {}
-        device = device_rows.last_tokens.device
+        device = device_rows.tokens.device
         self._logits = torch.empty(self._sizes[-1], limits.vocab_size, dtype=torch.float32, device=device)
 
     @torch.inference_mode()
@@ -207,8 +214,7 @@ class GraphForward:
 
     def _keys(self) -> list[_Key]:
         """One token a row as far as rows go; with drafts as far as there is room; with prompts as far as it pays."""
-        most_single = _padded(self._limits.max_rows, self._sizes)
-        keys = [_Key(size, 1) for size in self._sizes if size <= most_single]
+        keys = [_Key(size, 1) for size in self._limits.row_sizes]
         if self._limits.max_draft:
             keys += [_Key(size, 1 + self._limits.max_draft) for size in self._sizes if size > 1]
         return keys + [_Key(size, size, has_prompts=True) for size in self._prompt_sizes]

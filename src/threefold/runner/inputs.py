@@ -33,7 +33,7 @@ class PromptPositions:
 class StepArrays:
     """One step's tokens as layers.batch.Batch describes them, on the host."""
 
-    token_ids: IntArray  # [num_tokens]; -1 - row where it is the token that a step in flight chooses for that row
+    token_ids: IntArray  # [num_tokens]; -1 - place where it is a token that only the device knows, see DeviceRows
     positions: IntArray  # [num_tokens]
     slots: IntArray  # [num_tokens]
     row_ids: IntArray  # [num_rows] where each of the step's rows is kept
@@ -43,7 +43,7 @@ class StepArrays:
     keep_rows: IntArray  # [num_logits] the row whose next input is chosen there, max_rows = nobody's
     max_new: int
     max_context: int
-    has_unknown: bool  # whether some token is still to be chosen
+    has_unknown: bool  # whether some token is still to be chosen by a step in flight
     growth: Growth  # what the block tables were given since the last step
 
 

@@ -58,7 +58,7 @@ def card_path(
         make_mark: gives marks for times.
     """
     room = max(max_tokens, limits.sizes[-1])
-    device_rows = DeviceRows(limits.max_rows, max_blocks, device)
+    device_rows = DeviceRows(limits.max_rows, max_blocks, device, limits.max_draft)
     staging = Staging(room, limits.max_rows, device)
     forward = GraphForward(runner, staging, device_rows, StagedForward(runner, staging, device_rows), limits)
     report = forward.capture(capture)

@@ -28,6 +28,8 @@ class Arrived(NamedTuple):
     """From the step's first operation to its last token."""
     idle_ms: float
     """The device's rest between the step before and this one; 0 where it is not known."""
+    behind_ms: float = 0.0
+    """The device's work behind the step before, such as drafting for this one."""
 
 
 class Pending(Protocol):
@@ -45,6 +47,9 @@ class Readback(Protocol):
 
     def send(self, likely: Likely | None, num_positions: int) -> Pending:
         """The step's work is all launched; None = no row wants a token."""
+
+    def end_behind(self) -> None:
+        """More was launched behind the step sent last, and that is all of it."""
 
 
 class HostReadback:
@@ -64,6 +69,9 @@ class HostReadback:
             return _There(Arrived(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32), ms, 0.0))
         tokens, values = likely.tokens[:num_positions].numpy(), likely.values[:num_positions].numpy()
         return _There(Arrived(tokens, values, ms, 0.0))
+
+    def end_behind(self) -> None:
+        """What is launched is done."""
 
 
 class _There(NamedTuple):
@@ -98,7 +106,9 @@ class StreamReadback:
     def __init__(self, max_positions: int, device: torch.device, make_mark: Callable[[], Mark]) -> None:
         is_pinned = device.type != "cpu"
         self._buffers = [torch.empty(2 * max_positions, dtype=torch.int32, pin_memory=is_pinned) for _ in range(2)]
-        self._marks = [(make_mark(), make_mark()) for _ in range(3)]  # two steps in flight, and the one before
+        # Beginning, end, and end of what stands behind: of two steps in flight and the one before.
+        self._marks = [(make_mark(), make_mark(), make_mark()) for _ in range(3)]
+        self._has_behind = False
         self._turn = 0
 
     def begin(self) -> None:
@@ -107,8 +117,12 @@ class StreamReadback:
 
     def send(self, likely: Likely | None, num_positions: int) -> Pending:
         """Queue the copy and mark the end."""
-        begin, end = self._marks[self._turn % 3]
-        end_before = self._marks[(self._turn - 1) % 3][1] if self._turn else None
+        begin, end, _ = self._marks[self._turn % 3]
+        before = None
+        if self._turn:
+            _, end_before, behind = self._marks[(self._turn - 1) % 3]
+            before = end_before, behind if self._has_behind else end_before
+        self._has_behind = False
         room = 0
         buffer = self._buffers[self._turn % 2]
         if likely is not None:
@@ -117,7 +131,12 @@ class StreamReadback:
             buffer[: 2 * room].copy_(packed.view(-1), non_blocking=True)
         end.record()
         self._turn += 1
-        return _Queued(buffer.numpy()[: 2 * room], num_positions, begin, end, end_before)
+        return _Queued(buffer.numpy()[: 2 * room], num_positions, begin, end, before)
+
+    def end_behind(self) -> None:
+        """Mark it."""
+        self._marks[(self._turn - 1) % 3][2].record()
+        self._has_behind = True
 
 
 class _Queued(NamedTuple):
@@ -125,15 +144,18 @@ class _Queued(NamedTuple):
     num_positions: int
     begin: Mark
     end: Mark
-    end_before: Mark | None
+    before: tuple[Mark, Mark] | None  # where the step before ended, and what stood behind it
 
     def wait(self) -> Arrived:
         self.end.synchronize()
         tokens, values = self.buffer.reshape(2, -1)[:, : self.num_positions]
-        idle_ms = 0.0 if self.end_before is None else max(self.end_before.elapsed_time(self.begin), 0.0)
-        return Arrived(
-            tokens.astype(np.int64), values.view(np.float32).copy(), self.begin.elapsed_time(self.end), idle_ms
-        )
+        idle_ms = behind_ms = 0.0
+        if self.before is not None:
+            ended, rested = self.before
+            idle_ms = max(rested.elapsed_time(self.begin), 0.0)
+            behind_ms = 0.0 if rested is ended else ended.elapsed_time(rested)
+        forward_ms = self.begin.elapsed_time(self.end)
+        return Arrived(tokens.astype(np.int64), values.view(np.float32).copy(), forward_ms, idle_ms, behind_ms)
 
 
 def pack(likely: Likely) -> torch.Tensor:

@@ -138,6 +138,16 @@ class Sampler:
         sampled = self._commit(tokens.tolist(), faults, wanted)
         return sampled if chosen.raw is None else self._with_logprobs(sampled, chosen.raw, wanted)
 
+    def decreed(self, wanted: Wanted) -> list[int] | None:
+        """How many drafts of each row hold whatever is drawn; None = drawing decides."""
+        num_drafts = np.array([len(drafts) for drafts in wanted.drafts])
+        decreed = self._acceptance.decreed(num_drafts, self._table.seeds[wanted.rows], np.array(wanted.num_output))
+        return None if decreed is None else decreed.tolist()
+
+    def has_history(self, rows: IntArray) -> bool:
+        """Whether any of these rows wishes something of its logits, for which drafts are its history."""
+        return any(self._table.transforms[row] is not None for row in rows.tolist())
+
     def _draw(self, logits: torch.Tensor, wanted: Wanted, likely: Likely) -> torch.Tensor:
         """[num_positions] int64: the most likely tokens, but drawn ones for rows with a temperature."""
         table = self._table
@@ -182,22 +192,24 @@ class Sampler:
         ]
 
     def _commit(self, drawn: list[int], faults: dict[int, str], wanted: Wanted) -> list[Sampled]:
-        sampled = []
-        for place, (first, drafts) in enumerate(zip(wanted.first, wanted.drafts, strict=True)):
-            num_accepted = 0
-            if drafts:
-                num_accepted = self._acceptance.num_accepted(
-                    drafts,
-                    drawn[first : first + len(drafts) + 1],
-                    int(self._table.seeds[wanted.rows[place]]),
-                    wanted.num_output[place],
-                )
-            token_ids = [*drafts[:num_accepted], drawn[first + num_accepted]]
-            error = None
-            if faults:
-                token_ids, error = _before_fault(token_ids, first, faults)
-            sampled.append(Sampled(token_ids, None, error))
-        return sampled
+        """The hot loop of verification."""
+        decreed = self.decreed(wanted) if wanted.has_drafts else None
+        if decreed is not None:
+            rows = zip(wanted.first, wanted.drafts, decreed, strict=True)
+            committed = [[*drafts[:num_held], drawn[first + num_held]] for first, drafts, num_held in rows]
+        else:
+            committed = []
+            for first, drafts in zip(wanted.first, wanted.drafts, strict=True):
+                end = first
+                for draft in drafts:
+                    if draft != drawn[end]:
+                        break
+                    end += 1
+                committed.append(drawn[first : end + 1])
+        if faults:
+            rows_left = zip(committed, wanted.first, strict=True)
+            return [Sampled(*_before_fault(token_ids, first, faults)) for token_ids, first in rows_left]
+        return [Sampled(token_ids, None, None) for token_ids in committed]
 
     def _keep_raw(self, logits: torch.Tensor, wanted: Wanted) -> RawLogits | None:
         """The logits of rows that want logprobs, before anything changes them."""
@@ -237,12 +249,12 @@ def _faults(values: npt.NDArray[np.float32]) -> dict[int, str]:
     return dict.fromkeys(np.flatnonzero(~np.isfinite(values)).tolist(), NOT_FINITE)
 
 
-def _before_fault(token_ids: list[int], first: int, faults: dict[int, str]) -> tuple[list[int], str | None]:
+def _before_fault(token_ids: list[int], first: int, faults: dict[int, str]) -> tuple[list[int], None, str | None]:
     """Cut a row's tokens before a position that failed; it fails itself only when nothing is left.
 
     What came before the fault is good, and the next step meets the fault again: the same tokens as without drafts.
     """
     for ahead in range(len(token_ids)):
         if first + ahead in faults:
-            return token_ids[:ahead], faults[first] if ahead == 0 else None
-    return token_ids, None
+            return token_ids[:ahead], None, faults[first] if ahead == 0 else None
+    return token_ids, None, None

@@ -19,33 +19,37 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from threefold.sample.noise import Purpose, uniforms
 
+IntArray = npt.NDArray[np.int64]
+SeedArray = npt.NDArray[np.uint64]
+
 
 class Acceptance(Protocol):
-    """Decides how many leading drafts of a row hold."""
+    """The rule by which drafts hold."""
 
-    def num_accepted(self, drafts: Sequence[int], drawn: Sequence[int], seed: int, output_position: int) -> int:
-        """Count the accepted drafts.
+    def decreed(self, num_drafts: IntArray, seeds: SeedArray, output_positions: IntArray) -> IntArray | None:
+        """How many drafts hold whatever is drawn, if that is the rule.
 
         Args:
-            drafts: the row's k drafts.
-            drawn: tokens drawn at the k + 1 positions, each with the drafts before it as history.
-            seed: the request's seed.
-            output_position: index of the first drawn token in the output.
+            num_drafts: [num_rows] drafts of each row.
+            seeds: [num_rows] the requests' seeds.
+            output_positions: [num_rows] index of the first token drawn for each row in its output.
 
         Returns:
-            0 to k; the tokens committed are that many drafts and the token drawn behind them.
+            [num_rows], 0 to num_drafts; the tokens committed are that many drafts and the token drawn behind them.
+            None = drafts hold as long as they are what is drawn in their place.
         """
 
 
 class ExactAcceptance:
     """The rule above."""
 
-    def num_accepted(self, drafts: Sequence[int], drawn: Sequence[int], seed: int, output_position: int) -> int:  # noqa: ARG002
-        """Count the drafts before the first that differs from the token drawn in its place."""
-        return num_common(drafts, drawn)
+    def decreed(self, num_drafts: IntArray, seeds: SeedArray, output_positions: IntArray) -> None:  # noqa: ARG002
+        """Drawing decides."""
+        return
 
 
 class SyntheticAcceptance:
@@ -56,14 +60,13 @@ class SyntheticAcceptance:
     """
 
     def __init__(self, rates: Sequence[float]) -> None:
-        self._rates = tuple(rates)
+        self._rates = np.array(rates, dtype=np.float64)
 
-    def num_accepted(self, drafts: Sequence[int], drawn: Sequence[int], seed: int, output_position: int) -> int:  # noqa: ARG002
+    def decreed(self, num_drafts: IntArray, seeds: SeedArray, output_positions: IntArray) -> IntArray:
         """Count by one number drawn for the window: draft i holds where it lies below rate i."""
-        number = uniforms(
-            np.array([seed % 2**64], dtype=np.uint64), np.array([output_position]), Purpose.SYNTHETIC_ACCEPTANCE
-        )[0]
-        return sum(bool(number < rate) for rate in self._rates[: len(drafts)])
+        numbers = uniforms(seeds, output_positions, Purpose.SYNTHETIC_ACCEPTANCE)
+        num_below: IntArray = (numbers[:, None] < self._rates).sum(axis=1)
+        return np.minimum(num_below, num_drafts)
 
 
 def num_common(first: Sequence[int], second: Sequence[int]) -> int:

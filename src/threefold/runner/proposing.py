@@ -1,0 +1,66 @@
+"""What a worker's rows have to do with drafters: who is told of which tokens, asked, and given what comes of it.
+
+Drafters are told of tokens only when it matters, so whoever is not asked costs nothing. Knows nothing about models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from threefold.runner.drafting import Drafting, Proposal
+from threefold.runner.rows import Rows
+from threefold.step import NewRow
+
+MAX_GLIMPSED_ROWS = 16
+"""With more, the host has no time to look ahead while the device works."""
+
+
+class Proposing:
+    """Rows and drafters.
+
+    Args:
+        rows: of the worker.
+        drafting: the drafters.
+    """
+
+    def __init__(self, rows: Rows, drafting: Drafting) -> None:
+        self._rows = rows
+        self._drafting = drafting
+        self._num_told: dict[int, int] = {}  # tokens of each row that the drafters know
+
+    def start(self, new: NewRow) -> None:
+        """A row was set up."""
+        self._num_told[new.request_id] = len(new.token_ids)
+        self._drafting.start(new.request_id, new.token_ids, new.cache_salt)
+
+    def stop(self, request_id: int) -> None:
+        """A row is about to be dropped."""
+        self.tell([request_id])
+        self._drafting.stop(request_id)
+        del self._num_told[request_id]
+
+    def tell(self, request_ids: Iterable[int]) -> None:
+        """Catch the drafters up with rows."""
+        if not self._drafting.has_drafters:
+            return
+        for request_id in request_ids:
+            token_ids = self._rows.since(request_id, self._num_told[request_id])
+            if token_ids:
+                self._num_told[request_id] += len(token_ids)
+                self._drafting.observe(request_id, token_ids)
+
+    def glimpse(self, request_ids: list[int]) -> dict[int, float]:
+        """What rows that were not asked could have had."""
+        self.tell(request_ids)
+        return self._drafting.glimpse(request_ids)
+
+    def propose(self, wanted: Mapping[int, int]) -> dict[int, Proposal]:
+        """The next drafts, by request id; also kept with the rows."""
+        if not wanted:
+            return {}
+        self.tell(wanted)
+        proposals = self._drafting.propose(wanted)
+        if proposals:
+            drafts = [proposal.draft.token_ids for proposal in proposals.values()]
+            self._rows.set_drafts(self._rows.find_all(proposals), drafts)
+        return proposals
