@@ -140,3 +140,21 @@ def test_the_disk_keeps_the_curve() -> None:
 def test_a_damaged_file_is_one_clear_error(data: dict) -> None:
     with pytest.raises(ConfigError, match="cost curve"):
         CostCurve.from_dict(data)
+
+
+def test_a_draft_models_first_reading_tells_how_its_cost_grows() -> None:
+    """Its passes grow with their rows as the model's steps do with their tokens."""
+    flat, steep = (CostCurve([(1, 10.0), (16, ms)]) for ms in (10.0, 40.0))
+    for curve in (flat, steep):
+        curve.observe_draft(1, 8, 8, 16.0)
+        assert curve.draft_ms(1, 8, 8) == pytest.approx(16.0)
+    assert flat.draft_ms(16, 128, 8) == pytest.approx(16.0)
+    assert steep.draft_ms(16, 128, 8) == pytest.approx(4 * 16.0)
+
+
+def test_a_guess_at_looking_up_gives_way_to_what_is_known() -> None:
+    curve = CostCurve([(1, 10.0), (64, 20.0)])
+    curve.guess_draft(0.1, 0.01)
+    assert curve.draft_ms(10, 0, 1) == pytest.approx(0.2)
+    curve.guess_draft(5.0, 5.0)
+    assert curve.draft_ms(10, 0, 1) == pytest.approx(0.2)

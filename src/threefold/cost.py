@@ -26,6 +26,8 @@ NOISE = 0.05
 """Relative scatter of a step's time around its mean."""
 OUTLIER = 3.0
 """A reading moves the curve as if it were at most this many standard deviations off."""
+FAR_TOKENS = 16
+"""Up to so many tokens the curve tells how a draft model's passes may grow."""
 LEAST_MS = 1e-6
 """No step takes less."""
 SURPRISES = 4
@@ -175,6 +177,16 @@ class CostCurve:
         return cls(knots, row_ms=row_ms, kv_token_ms=kv_token_ms, pair_ms=pair_ms)
 
     @property
+    def knots(self) -> tuple[FloatArray, FloatArray]:
+        """Tokens and ms of a step without rows and context."""
+        return self._tokens, self._forward.values[:-3]
+
+    def beside_knots(self, shape: StepShape) -> tuple[float, float]:
+        """What a step takes beside the knots: ms, and ms for each of its tokens."""
+        fixed_ms = self._row_ms * shape.num_rows + self._kv_token_ms * shape.kv_tokens
+        return fixed_ms, self._pair_ms * shape.kv_tokens / max(shape.num_rows, 1)
+
+    @property
     def pair_ms(self) -> float:
         """Cost of one query-key pair, ms."""
         return self._pair_ms
@@ -199,8 +211,7 @@ class CostCurve:
     def forward_ms_many(self, num_tokens: FloatArray, shape: StepShape) -> FloatArray:
         """The forward pass of steps that differ from `shape` in their tokens alone; same shape as num_tokens."""
         tokens, ms = self._knots
-        fixed = self._row_ms * shape.num_rows + self._kv_token_ms * shape.kv_tokens
-        pair_slope = self._pair_ms * shape.kv_tokens / max(shape.num_rows, 1)
+        fixed, pair_slope = self.beside_knots(shape)
         last_slope = (ms[-1] - ms[-2]) / (tokens[-1] - tokens[-2])
         curve: FloatArray = np.interp(num_tokens, self._tokens, self._forward.values[:-3])
         curve += pair_slope * num_tokens + fixed
@@ -237,10 +248,22 @@ class CostCurve:
         self._forward.observe(_features(shape, self._tokens), ms, NOISE * expected_ms)
         self._tidy()
 
+    def guess_draft(self, start_ms: float, row_ms: float) -> None:
+        """Take this for the cost of drafts that are looked up, as long as nothing else is known."""
+        if not self._draft.values.any():
+            self._set_draft([start_ms, 0.0, row_ms, 0.0])
+
     def observe_draft(self, num_rows: int, num_drafted: int, rounds: int, ms: float) -> None:
-        """Learn from the time that proposing took, unless it was as expected."""
+        """Learn from the time that proposing took, unless it was as expected.
+
+        The first reading of a draft model sets its scale: its passes grow with their tokens as this model's do.
+        """
+        if rounds < 1 or not (math.isfinite(ms) and ms >= 0):
+            return
+        if num_drafted and not self._draft.values.any():
+            self._guess_rounds(num_drafted, rounds, ms)
         expected_ms = self.draft_ms(num_rows, num_drafted, rounds)
-        if rounds < 1 or not (math.isfinite(ms) and ms >= 0) or abs(ms - expected_ms) <= NOISE * expected_ms:
+        if abs(ms - expected_ms) <= NOISE * expected_ms:
             return
         noise = max(2 * NOISE * max(ms, expected_ms), 1e-4)
         self._draft.observe(np.array([1.0, rounds - 1, num_rows, num_drafted]), ms, noise)
@@ -271,6 +294,17 @@ class CostCurve:
             return cls(data["knots"], **{key: value for key, value in data.items() if key != "knots"})
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"not a stored cost curve: {error!r}") from error
+
+    def _guess_rounds(self, num_drafted: int, rounds: int, ms: float) -> None:
+        one, far = (self.forward_ms(StepShape(num_tokens, 1, 0)) for num_tokens in (1, FAR_TOKENS))
+        share = (far - one) / (FAR_TOKENS - 1) / one  # of a pass of one token, for each further one
+        pass_ms = ms / (rounds + share * (num_drafted - rounds))
+        self._set_draft([(1.0 - share) * pass_ms, (1.0 - share) * pass_ms, 0.0, share * pass_ms])
+
+    def _set_draft(self, figures: list[float]) -> None:
+        values = np.array(figures)
+        self._draft = _Estimate(values, _start_draft_covariance(self._forward.values[:-3], values))
+        self._tidy_draft()
 
     def _set_scale(self, factor: float) -> None:
         ms = self._forward.values[:-3] * factor

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threefold.cost import CostCurve, StepShape
-from threefold.draft.admit import admit
+from threefold.draft.admit import LEAST_GAIN, admit
 
 PLATEAU = CostCurve([(1, 13.0), (8, 13.2), (16, 18.6), (32, 29.7), (64, 50.0), (128, 91.0), (256, 175.0)])
 PROPORTIONAL = CostCurve([(1, 1.0), (1024, 1024.0)])
@@ -68,6 +68,13 @@ def test_time_that_passes_anyway_makes_drafts_worth_more() -> None:
     assert sum(counts_of(survival, PLATEAU, fixed_ms=30.0)) > sum(counts_of(survival, PLATEAU))
 
 
+def test_a_gain_that_the_host_takes_back_is_none() -> None:
+    """One draft of 64 rows that nearly pays for itself is left; twenty of them are taken."""
+    curve = CostCurve([(1, 10.0), (64, 50.0), (256, 194.0)])  # 0.75 ms a draft, 0.78 ms a token
+    assert sum(counts_of([[0.99]], curve, num_rows=64, shape=StepShape(64, 64, 0))) == 0
+    assert sum(counts_of([[0.99]] * 64, curve, shape=StepShape(64, 64, 0))) == 64
+
+
 def test_no_drafts_is_a_valid_input() -> None:
     admission = admit(np.zeros((2, 4)), PLATEAU, StepShape(2, 2, 10), num_committing=2)
     assert admission.best == 0
@@ -91,4 +98,5 @@ def test_no_other_choice_is_better(chances: list[list[float]], which: int) -> No
 
     chosen = tuple(counts_of(survival.tolist(), curve, shape=StepShape(num_rows, num_rows, 0)))
     best = max(rate(counts) for counts in itertools.product(*(range(len(values) + 1) for values in chances)))
-    assert rate(chosen) == pytest.approx(best)
+    assert rate(chosen) >= (1.0 - LEAST_GAIN) * best
+    assert rate(chosen) == pytest.approx(best) or not any(chosen)

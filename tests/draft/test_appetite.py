@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from threefold.cost import CostCurve, StepShape
 from threefold.draft.appetite import ASK_AGAIN_STEPS, Appetite
@@ -175,3 +176,55 @@ def test_with_more_rows_than_are_looked_at_asking_is_the_way_to_know() -> None:
     appetite = started(4, sight_rows=3)
     appetite.glimpse({99: 1.0})  # one that left
     assert run(appetite, 4, 10, draft_ms=1e-4)[-1] == [8] * 4
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_drafts_made_behind_a_step_are_paid_for_by_the_next(is_behind: bool) -> None:
+    """Askings of one and of two tokens in turn, each of which takes as long as it takes, now or a step later."""
+    curve = CostCurve(KNOTS)
+    appetite, before = Appetite(curve, 2, is_behind=is_behind), 0
+    for step in range(400):
+        appetite.start(0, 1 + step % 2)
+        (asked,) = ask(appetite, 1)
+        draft_ms = 0.5 * (before if is_behind else asked)
+        appetite.end_step(StepShape(1, 1, 100), 10.0 + draft_ms, draft_ms)
+        before = asked
+    assert curve.draft_ms(1, 2, 2) == pytest.approx(1.0, rel=0.1)
+    assert curve.draft_ms(1, 1, 1) == pytest.approx(0.5, rel=0.2)
+
+
+def run_looked_up(appetite: Appetite, shape: StepShape, num_steps: int) -> int:
+    """Askings of steps in which nothing is ever found, at 0.1 ms and 0.01 ms a row."""
+    num_asked = 0
+    for _ in range(num_steps):
+        num_now = sum(length > 0 for length in ask(appetite, shape.num_rows))
+        draft_ms = (0.1 + 0.01 * num_now) if num_now else 0.0
+        appetite.end_step(shape, CostCurve(KNOTS).forward_ms(shape) + draft_ms, draft_ms)
+        num_asked += num_now
+    return num_asked
+
+
+def test_a_crowd_in_which_nothing_could_pay_is_hardly_asked_from_the_first_step_on() -> None:
+    cost = CostCurve(KNOTS, draft_start_ms=0.1, draft_row_ms=0.01)
+    appetite = Appetite(cost, 8, has_rounds=False)
+    for request_id in range(64):
+        appetite.start(request_id, 8)
+    assert ask(appetite, 64) == [0] * 64
+    assert run_looked_up(appetite, StepShape(64, 64, 6400), 160) < 0.08 * 160 * 64
+
+
+def test_what_a_request_was_worth_is_forgotten_when_the_load_is_another() -> None:
+    """Left out among sixteen, asked again when only two are left."""
+    appetite = Appetite(CostCurve(KNOTS, draft_start_ms=0.1, draft_row_ms=0.05), 8, has_rounds=False)
+    for request_id in range(16):
+        appetite.start(request_id, 8)
+    shape = StepShape(16, 16, 1600)
+    for _ in range(200):
+        found = [i for i, length in enumerate(ask(appetite, 16)) if length and i >= 2]
+        appetite.end_step(shape, 20.0, 0.9)
+        appetite.learn(found, np.tile(0.9 ** np.arange(1, 9), (len(found), 1)))
+    asked = [ask(appetite, 16)]
+    appetite.end_step(shape, 20.0, 0.9)
+    assert asked[0][:2] == [0, 0]
+    assert min(asked[0][2:]) > 0
+    assert min(ask(appetite, 2)) > 0

@@ -77,8 +77,8 @@ def test_bad_drafts_are_given_up_and_the_gain_says_so() -> None:
         num_tokens = 16 + sum(counts)
         forward_ms = CostCurve(KNOTS).forward_ms(StepShape(num_tokens, 16, 1600))
         controller.observe_step(StepShape(num_tokens, 16, 1600), forward_ms, 0.01, 16)
-        if step == 20:
-            assert controller.gain_ratio < 0.9
+        if step == 20:  # after the first steps' trials
+            assert controller.gain_ratio < 0.95
         late += sum(counts) if step >= 200 else 0
     assert late < 0.05 * 200 * 64
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -67,3 +69,10 @@ def test_the_forward_pass_is_the_largest(model):
     assert measure_forward_peak(model, [], device, LIMITS) == 7
     assert model.batches[-1].num_tokens == 80
     assert torch.equal(model.batches[-1].context_lens, torch.full((4,), 20, dtype=torch.int32))
+
+
+def test_a_small_vocabulary_is_fed_no_token_that_it_lacks(model):
+    small = replace(LIMITS, vocab_size=64)
+    measure_forward_peak(model, [], CountingDevice(7), small)
+    measure_position_bytes(model, [], CountingDevice(7), small)
+    assert max(int(batch.token_ids.max()) for batch in model.batches) == 63

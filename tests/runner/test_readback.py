@@ -94,3 +94,20 @@ def test_times_are_those_between_marks_and_steps_that_failed_leave_none():
         arrived = readback.send(likely(1), 1).wait()
         times.append((arrived.forward_ms, arrived.idle_ms))
     assert times == [(5.0, 0.0), (3.0, 1.0), (1.0, 0.0)]
+
+
+def test_work_behind_a_step_is_no_rest():
+    queue = FakeQueue()
+    readback = StreamReadback(8, CPU, queue.mark)
+    times = []
+    for begin_ms, end_ms, behind_ms in ((0.0, 5.0, 7.0), (7.5, 10.0, None), (11.0, 12.0, None)):
+        queue.now_ms = begin_ms
+        readback.begin()
+        queue.now_ms = end_ms
+        pending = readback.send(likely(1), 1)
+        if behind_ms is not None:
+            queue.now_ms = behind_ms
+            readback.end_behind()
+        arrived = pending.wait()
+        times.append((arrived.forward_ms, arrived.behind_ms, arrived.idle_ms))
+    assert times == [(5.0, 0.0, 0.0), (2.5, 2.0, 0.5), (1.0, 0.0, 1.0)]

@@ -7,6 +7,7 @@ from threefold.draft.drafter import Draft
 from threefold.runner.drafting import Drafting
 from threefold.runner.executor import LocalExecutor
 from threefold.runner.runner import ModelRunner
+from threefold.runner.sight import Sight
 from threefold.runner.worker import Worker
 from threefold.sample.sampler import Sampler
 from threefold.sample.verify import ExactAcceptance
@@ -163,23 +164,60 @@ def test_logits_of_chunks_are_those_of_the_whole(model):
     assert torch.equal(torch.cat(list(runner.logits_in_chunks(hidden))), runner.logits(hidden))
 
 
+class Waited(Sight):
+    """The host waits so long for each step, whatever the clock says."""
+
+    def __init__(self, ms: float) -> None:
+        super().__init__()
+        self._ms = ms
+
+    def waited(self, ms: float) -> None:
+        super().waited(self._ms)
+
+
 @pytest.fixture
-def far_sighted(model, rows, device):
-    def make(drafter):
+def sighted(model, rows, device):
+    def make(drafter, wait_ms):
         sampler = Sampler(rows.sampling, ExactAcceptance())
-        return Worker(ModelRunner(model, []), rows, sampler, Drafting([drafter], 32), device, can_glimpse=True)
+        drafting = Drafting([drafter], 32)
+        return Worker(ModelRunner(model, []), rows, sampler, drafting, device, sight=Waited(wait_ms))
 
     return make
 
 
-def test_rows_that_are_not_asked_are_looked_ahead_for(far_sighted, make_worker, new_row, plan_row):
-    worker = far_sighted(CountingDrafter())
-    result = worker.run(StepPlan([plan_row(1, 0, 3, blocks=(0, 1))], [new_row(1, (1, 2, 3))]))
+def overlapped(worker, *plans):
+    """Each collected when the next is launched; the last one is not."""
+    results = []
+    worker.launch(plans[0])
+    for plan in plans[1:]:
+        worker.launch(plan)
+        results.append(worker.collect())
+    return results
+
+
+def test_rows_that_are_not_asked_are_looked_ahead_for_while_the_host_would_wait(sighted, new_row, plan_row):
+    worker = sighted(CountingDrafter(), wait_ms=5.0)
+    begin = StepPlan([plan_row(1, 0, 3, blocks=(0, 1))], [new_row(1, (1, 2, 3))])
+    (result,) = overlapped(worker, begin, StepPlan([plan_row(1, 3, 1, next_draft=2)]))
     assert result.glimpses[1] > 1.0
     assert result.rows[0].survival == (), "nothing is kept of it"
-    asked = worker.run(StepPlan([plan_row(1, 3, 1, next_draft=2)]))
+    asked = worker.collect()
     assert asked.glimpses == {}
     assert len(asked.rows[0].survival) == 2
+
+
+def test_nobody_looks_ahead_where_steps_wait_for_the_host(sighted, new_row, plan_row):
+    worker = sighted(CountingDrafter(), wait_ms=0.0)
+    begin = StepPlan([plan_row(1, 0, 3, blocks=(0, 1))], [new_row(1, (1, 2, 3))])
+    (result,) = overlapped(worker, begin, StepPlan([plan_row(1, 3, 1)]))
+    assert result.glimpses == {}
+
+
+def test_nobody_looks_ahead_while_the_device_is_idle(sighted, new_row, plan_row):
+    worker = sighted(CountingDrafter(), wait_ms=5.0)
+    begin = StepPlan([plan_row(1, 0, 3, blocks=(0, 1))], [new_row(1, (1, 2, 3))])
+    overlapped(worker, begin, StepPlan([plan_row(1, 3, 1)]))
+    assert worker.collect().glimpses == {}, "no step was launched behind it"
 
 
 def test_nobody_looks_ahead_where_steps_do_not_overlap(make_worker, new_row, plan_row):

@@ -29,6 +29,7 @@ class Bench:
         max_chunk: int = 0,
         policy: str = "fcfs",
         seed: int = 0,
+        max_wanted_beside_prompts: int | None = None,
     ) -> None:
         self.now_s = 0.0
         self.cache = CacheManager(num_blocks, BLOCK_SIZE)
@@ -40,6 +41,7 @@ class Bench:
             long_prefill_token_threshold=max_chunk,
             policy=policy,
             seed=seed,
+            max_wanted_beside_prompts=max_wanted_beside_prompts,
             clock=lambda: self.now_s,
         )
         self._ids = itertools.count()

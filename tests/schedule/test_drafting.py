@@ -72,6 +72,24 @@ def test_drafts_take_only_the_budget_left_over(make_bench: MakeBench, fed: Fed) 
     assert drafts(plan) == {0: 4, 1: 0, 2: 0}
 
 
+def test_beside_prompts_a_step_wants_no_more_tokens_than_its_graph_gives(make_bench: MakeBench, fed: Fed) -> None:
+    bench = make_bench(controller=Asker(), max_wanted_beside_prompts=5)
+    bench.add(2)
+    bench.add(2)
+    bench.step(r0=with_drafts(6), r1=with_drafts(6))
+    bench.add(4)
+    beside = bench.plan()
+    assert drafts(beside) == {0: 2, 1: 0, 2: 0}, "three rows want a token each"
+
+
+def test_without_prompts_nothing_bounds_what_a_step_wants(make_bench: MakeBench) -> None:
+    bench = make_bench(controller=Asker(), max_wanted_beside_prompts=5)
+    bench.add(2)
+    bench.add(2)
+    bench.step(r0=with_drafts(6), r1=with_drafts(6))
+    assert drafts(bench.plan()) == {0: 6, 1: 6}
+
+
 def test_a_prompt_chunk_leaves_nothing_for_drafts(make_bench: MakeBench) -> None:
     bench = make_bench(controller=Asker(), budget=8)
     bench.add(2)

@@ -49,8 +49,9 @@ class StretchDrafts(FakeDrafts):
 class Card(FakeExecutor):
     """Steps take the curve's time one behind another; what the host does takes time of its own."""
 
-    def __init__(self, drafts: StretchDrafts, *, can_glimpse: bool) -> None:
+    def __init__(self, drafts: StretchDrafts, *, can_glimpse: bool, drafted_factor: float) -> None:
         super().__init__(FakeModel(), drafts=drafts)
+        self._drafted_factor = drafted_factor
         self.now_ms = 0.0
         self._stretches = drafts
         self._can_glimpse = can_glimpse
@@ -76,15 +77,18 @@ class Card(FakeExecutor):
         return replace(result, forward_ms=self._forward_ms(plan), draft_ms=draft_ms, glimpses=glimpses)
 
     def _forward_ms(self, plan: StepPlan) -> float:
-        return self._curve.forward_ms(shape_of(plan.rows)._replace(kv_tokens=0))
+        factor = self._drafted_factor if any(row.max_draft for row in plan.rows) else 1.0
+        return factor * self._curve.forward_ms(shape_of(plan.rows)._replace(kv_tokens=0))
 
     def _glimpse(self, plan: StepPlan) -> dict[int, float]:
         tokens = sum(ACCURACY**ahead for ahead in range(3, 9)) if self._stretches.is_quoting else 0.0
         return {row.request_id: tokens for row in plan.rows if row.wants_token}
 
 
-def tokens_per_ms(policy: DraftPolicy, num_rows: int, share: float, *, can_glimpse: bool = False) -> float:
-    card = Card(StretchDrafts(share), can_glimpse=can_glimpse)
+def tokens_per_ms(
+    policy: DraftPolicy, num_rows: int, share: float, *, can_glimpse: bool = False, drafted_factor: float = 1.0
+) -> float:
+    card = Card(StretchDrafts(share), can_glimpse=can_glimpse, drafted_factor=drafted_factor)
     scheduler = Scheduler(
         CacheManager(2048, 16),
         policy,
@@ -122,3 +126,15 @@ def test_with_sight_it_beats_both_never_and_always_drafting(num_rows: int, share
     assert tokens_per_ms(adaptive(sight_rows=16), num_rows, share, can_glimpse=True) >= 0.98 * max(others)
     if share < 0.5:
         assert tokens_per_ms(adaptive(sight_rows=16), num_rows, share, can_glimpse=True) > 1.01 * max(others)
+
+
+def test_many_rows_that_all_quote_are_found_out_at_once() -> None:
+    others = [tokens_per_ms(policy, 64, 1.0) for policy in (NoDrafts(), FixedDrafts(4), FixedDrafts(8))]
+    assert tokens_per_ms(adaptive(), 64, 1.0) >= 0.98 * max(others)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.8, 1.0])
+def test_steps_with_drafts_that_take_longer_than_the_curve_can_say_are_no_yardstick_for_others(share: float) -> None:
+    """A curve that learns from them takes steps without drafts for longer as well, and drafts seem to earn."""
+    off = tokens_per_ms(NoDrafts(), 64, share)
+    assert tokens_per_ms(adaptive(), 64, share, drafted_factor=2.5) >= 0.97 * off

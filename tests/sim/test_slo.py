@@ -147,7 +147,7 @@ def test_a_machine_that_scatters_and_is_slower_than_measured() -> None:
     rough = Machine(RoughCurve(figures.pop("knots"), **figures), num_blocks=20_000)
     result, stats = serve(case, requests(case, 700, 1.5 * rate, seed=3), case.targets, rough)
     assert result.num_shed > 0
-    assert stats.step_error > 1.05
+    assert stats.step_error > 1.0
     assert result.percentile("tpot", 95) <= case.targets["tpot"]
     assert result.percentile("ttft", 90) <= case.targets["ttft"]
 

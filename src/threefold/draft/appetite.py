@@ -1,44 +1,51 @@
 """How long a draft to ask each request for, before anybody has drafted it.
 
 Knows nothing about tokens. Asking costs time too: a draft model's forward passes, or microseconds a row for looking up
-n-grams. While that is next to nothing every request is asked for all it may have; otherwise what asking yields decides.
+n-grams, and what the host does with drafts. What all requests' drafts were worth lately says whether anybody is asked
+at a load, and speaks for a request that nobody knows; what its own were worth, whether one is left out.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from threefold.cost import CostCurve, StepShape
-from threefold.draft.probe import EVERY_STEPS, ProbeBudget
-from threefold.draft.yields import DraftYield
+from threefold.draft.asking_price import AskingPrice
+from threefold.draft.probe import EVERY_STEPS, START_STEPS, ProbeBudget
+from threefold.draft.yields import PRIOR_CHANCE, DraftYield, Outlook
 
 FloatArray = npt.NDArray[np.float64]
 
-CHEAP_SHARE = 0.0025
-"""Share of a step's time below which asking is not worth a thought."""
-SETTLE_EVERY_STEPS = 4
-"""The length to ask for is thought over this often, and whenever the number of rows changes."""
-ASK_AGAIN_STEPS = 32
+SETTLE_EVERY_STEPS = 8
+"""The length to ask for is thought over this often, and in each of as many steps where the load is new."""
+LOAD_RATIO = 1.5
+"""Loads are alike up to this ratio of rows."""
+FIRST_LOOK_STEPS = 1.0
+"""Steps' time that the first asking of all rows may take where drafts are looked up, as none was tried at start: saved
+up for, it would come a thousand steps late."""
+LEFT_OUT = 0.3
+"""A request is left out when its drafts were worth less than this share of what it takes to ask for them."""
+ASK_AGAIN_STEPS = 16
 """A request whose drafts never come to anything is asked again this often."""
 WORST_STEPS = 8.0
 """An asking that seems to take longer than so many steps is no measure of any other."""
-MEMORY_ASKS = 16.0
-"""Askings over which a request's yield is averaged."""
+MEMORY_ASKS = 24.0
+"""Askings over which a request's worth is averaged."""
 
 
 class _RequestState:
-    __slots__ = ("limit", "seen", "yielded")
+    __slots__ = ("limit", "seen", "worth")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, worth: float) -> None:
         self.limit = limit
         self.seen = 0.0
         """Drafts that would come true of those last seen or had, where somebody looks before asking."""
-        self.yielded = float(limit)
-        """Accepted drafts that an asking can be expected to bring, lately; hopeful at first."""
+        self.worth = worth
+        """Tokens that an asking brings beyond what verifying takes at this load, lately."""
 
 
 class _StepAsking:
@@ -65,35 +72,46 @@ class Appetite:
         max_draft: longest draft ever asked for, tokens.
         has_rounds: each further token costs a draft model's pass; else what is asked for is looked up at once.
         sight_rows: most rows of a step for which `glimpse` says what is there to ask for; 0 = it never does.
+        prior_chance: the guess for each draft before any is seen.
+        is_behind: drafts are made behind the step that asks for them, so it is the next one that waits for them.
 
     Attributes:
         is_probing: the drafts now at hand are more than it paid to ask for.
     """
 
-    def __init__(self, cost: CostCurve, max_draft: int, *, has_rounds: bool = True, sight_rows: int = 0) -> None:
+    def __init__(
+        self,
+        cost: CostCurve,
+        max_draft: int,
+        *,
+        has_rounds: bool = True,
+        sight_rows: int = 0,
+        prior_chance: float = PRIOR_CHANCE,
+        is_behind: bool = False,
+    ) -> None:
         self._cost = cost
+        self._price = AskingPrice(cost, has_rounds=has_rounds, is_behind=is_behind)
         self._max_draft = max_draft
-        self._has_rounds = has_rounds
         self._sight_rows = sight_rows
-        self._budget = ProbeBudget()
-        self._yield = DraftYield(max_draft, has_rounds=has_rounds)
+        self._budget = ProbeBudget(start_steps=START_STEPS if has_rounds else FIRST_LOOK_STEPS)
+        self._yield = DraftYield(max_draft, has_rounds=has_rounds, prior_chance=prior_chance)
         self._requests: dict[int, _RequestState] = {}
         self._step = 0
-        self._length = 1  # until it is known what asking costs
-        self._num_rows = 0
-        self._least_yield = 0.0
+        self._load_rows = 0  # about so many rows commit in the steps that the following four are meant for
+        self._num_load_steps = 0  # steps since that load began
+        self._outlook = Outlook(0, 0.0, 0.0)
+        self._least_worth = 0.0
+        self._context_tokens = 0.0
         self._token_ms = 0.0  # time that a token takes without drafts
         self._probed: int | None = None
         self._probe_length = 0
         self.is_probing = False
         self._planned: deque[_StepAsking] = deque()  # steps that are not over yet, two where they overlap
         self._asked: dict[int, int] = {}
-        self._was_asking = False
-        self._single: tuple[Collection[int], float] = (), 0.0  # an asking whose price is not complete
 
     def start(self, request_id: int, limit: int) -> None:
         """A request that may be asked for up to limit tokens."""
-        self._requests[request_id] = _RequestState(min(limit, self._max_draft))
+        self._requests[request_id] = _RequestState(min(limit, self._max_draft), self._first_worth)
 
     def stop(self, request_id: int) -> None:
         """Forget the request."""
@@ -115,22 +133,28 @@ class Appetite:
             self.begin_step()
         asking = self._planned[-1]
         asking.committing = request_ids
-        length = asking.probe_length or self._length
-        if may_draft and len(request_ids) <= self._sight_rows:
+        num_rows = len(request_ids)
+        if not (may_draft and num_rows):
+            return asking.lengths
+        if self._is_new_load(num_rows):
+            self._begin_load(request_ids)
+        if num_rows <= self._sight_rows:
             asking.lengths = self._seen_for(request_ids)
-        elif may_draft and length:
-            asking.lengths = self._asked_for(request_ids, length)
-        if may_draft and asking.probed is not None and asking.probed in request_ids:
+        elif asking.probe_length:
+            asking.lengths = self._asked_for(request_ids, asking.probe_length, least_worth=-1.0)
+        elif self._outlook.length:
+            asking.lengths = self._asked_for(request_ids, self._outlook.length, self._least_worth)
+        if asking.probed is not None and asking.probed in request_ids:
             asking.lengths[asking.probed] = min(self._max_draft, self._requests[asking.probed].limit)
         return asking.lengths
 
-    def _asked_for(self, request_ids: Sequence[int], length: int) -> dict[int, int]:
+    def _asked_for(self, request_ids: Sequence[int], length: int, least_worth: float) -> dict[int, int]:
         """Everybody, but for those whose drafts come to nothing and whose turn it is not."""
-        requests, step, least_yield = self._requests, self._step, self._least_yield
+        requests, step = self._requests, self._step
         lengths = {}
         for request_id in request_ids:
             state = requests[request_id]
-            if state.limit and (state.yielded >= least_yield or not (step + request_id) % ASK_AGAIN_STEPS):
+            if state.limit and (state.worth >= least_worth or not (step + request_id) % ASK_AGAIN_STEPS):
                 lengths[request_id] = min(length, state.limit)
         return lengths
 
@@ -142,7 +166,7 @@ class Appetite:
             if state.limit:
                 lengths[request_id] = min(self._max_draft, state.limit)
                 seen += state.seen
-        return lengths if seen * self._token_ms > self._draft_ms(lengths.values()) else {}
+        return lengths if seen * self._token_ms > self._price.ms(lengths.values()) else {}
 
     def glimpse(self, seen: Mapping[int, float]) -> None:
         """Drafts that would come true if these rows were asked, as far as can be seen without holding anything up."""
@@ -168,16 +192,20 @@ class Appetite:
 
     def expected_ms(self) -> float:
         """What the asking of the step being planned is expected to cost."""
-        return self._draft_ms(self._planned[-1].lengths.values() if self._planned else ())
+        return self._price.ms(self._planned[-1].lengths.values() if self._planned else ())
 
     def learn(self, request_ids: Sequence[int], survival: FloatArray) -> None:
         """These rows have drafts at hand, with this survival [num_rows, max_draft], 0 where there is none."""
         lengths = [self._asked.pop(request_id, 0) for request_id in request_ids]
-        for request_id, total in zip(request_ids, survival.sum(axis=1).tolist(), strict=True):
+        totals, worths = self._yield.learn(lengths, survival, self._outlook.floor)
+        for request_id, total, worth in zip(request_ids, totals.tolist(), worths.tolist(), strict=True):
             state = self._requests[request_id]
-            state.yielded += (total - state.yielded) / MEMORY_ASKS
+            state.worth += (worth - state.worth) / MEMORY_ASKS
             state.seen = total
-        self._yield.learn(lengths, survival)
+
+    def judge(self, num_expected: float, num_accepted: int) -> None:
+        """A row's drafts were verified; so many of them were expected to pass, and so many did."""
+        self._yield.judge(num_expected, num_accepted)
 
     def end_step(self, plain_shape: StepShape, step_ms: float, draft_ms: float) -> None:
         """The oldest step is over; decide for the next to be planned.
@@ -191,24 +219,19 @@ class Appetite:
         self._budget.earn(step_ms)
         asking = self._planned.popleft() if self._planned else _StepAsking(None, 0)
         lengths = asking.lengths
-        self._learn_cost(lengths.values(), min(draft_ms, WORST_STEPS * (step_ms - draft_ms)))
+        self._price.learn(lengths.values(), min(draft_ms, WORST_STEPS * (step_ms - draft_ms)))
         self._asked = {key: length for key, length in lengths.items() if key in self._requests}
         self._step += 1
         if asking.committing:
             self.is_probing = asking.is_probing
-            self._settle(asking.committing, plain_shape)
-
-    def _learn_cost(self, lengths: Collection[int], draft_ms: float) -> None:
-        """Step after step each one's price holds what it waited for the one before; a single asking pays that later."""
-        last_lengths, last_ms = self._single
-        self._single = (), 0.0
-        if lengths and self._was_asking:
-            self._cost.observe_draft(*self._totals(lengths), draft_ms)
-        elif lengths:
-            self._single = lengths, draft_ms
-        elif last_lengths:
-            self._cost.observe_draft(*self._totals(last_lengths), last_ms + draft_ms)
-        self._was_asking = bool(lengths)
+            self._context_tokens = plain_shape.kv_tokens / max(plain_shape.num_rows, 1)
+            self._probed, self._probe_length = None, 0
+            self._num_load_steps += 1
+            is_due = self._num_load_steps < SETTLE_EVERY_STEPS or self._step % SETTLE_EVERY_STEPS == 0
+            if is_due and not self._is_new_load(len(asking.committing)):
+                self._settle(asking.committing, self._num_worthy(asking.committing))
+            if self._outlook.length < self._max_draft and self._step % EVERY_STEPS == 1:
+                self._probe(asking.committing)
 
     def _learn_misses(self) -> None:
         """Those asked of whom nothing came."""
@@ -216,48 +239,52 @@ class Appetite:
             return
         for request_id in self._asked:
             state = self._requests[request_id]
-            state.yielded -= state.yielded / MEMORY_ASKS
+            state.worth -= state.worth / MEMORY_ASKS
             state.seen = 0.0
         self._yield.miss(self._asked.values())
         self._asked.clear()
 
-    def _settle(self, committing: Sequence[int], plain_shape: StepShape) -> None:
-        """Expect the next step to be like the one that is over, but for its prompts."""
+    def _is_new_load(self, num_rows: int) -> bool:
+        return not self._load_rows <= LOAD_RATIO * num_rows <= LOAD_RATIO**2 * self._load_rows
+
+    def _begin_load(self, committing: Sequence[int]) -> None:
+        """What requests' drafts were worth at another load says little: all begin with what can be expected of any."""
+        self._load_rows = len(committing)
+        self._num_load_steps = 0
+        self._settle(committing, self._load_rows)
+        for state in self._requests.values():
+            state.worth = self._first_worth
+
+    def _settle(self, committing: Sequence[int], num_asked: int) -> None:
+        """Decide for steps in which about these commit, prompts left aside."""
         num_rows = len(committing)
-        kv_tokens = plain_shape.kv_tokens * num_rows // max(plain_shape.num_rows, 1)
-        shape = StepShape(num_rows, num_rows, kv_tokens)
-        plain_ms = self._cost.forward_ms(shape)
-        self._token_ms = plain_ms / num_rows
-        self._probed, self._probe_length = None, 0
-        if self._draft_ms([self._max_draft] * num_rows) <= CHEAP_SHARE * plain_ms:
-            self._length, self._least_yield, self._num_rows = self._max_draft, 0.0, 0
-            return
-        if self._step % SETTLE_EVERY_STEPS == 0 or num_rows != self._num_rows:
-            self._length = self._yield.best_length(num_rows, self._cost, shape)
-            self._num_rows = num_rows
-        self._least_yield = self._cost.draft_ms(1, self._length * self._has_rounds, 0) * num_rows / plain_ms
-        if self._length < self._max_draft and self._step % EVERY_STEPS == 0:
-            self._probe(committing)
+        shape = StepShape(num_rows, num_rows, int(num_rows * self._context_tokens))
+        self._outlook = self._yield.outlook(num_rows, max(num_asked, 1), self._cost, shape)
+        self._token_ms = self._cost.forward_ms(shape) / num_rows
+        self._least_worth = LEFT_OUT * self._price.row_ms(self._outlook.length) / self._token_ms
+
+    @property
+    def _first_worth(self) -> float:
+        """What a request that nobody knows begins with: what all are worth, and never so little that it is left out."""
+        return max(self._outlook.worth, self._least_worth / LEFT_OUT)
+
+    def _num_worthy(self, request_ids: Sequence[int]) -> int:
+        """Of these, how many are asked where anybody is."""
+        requests, least_worth = self._requests, self._least_worth
+        states = [requests[request_id] for request_id in request_ids if request_id in requests]
+        return sum([state.limit > 0 and state.worth >= least_worth for state in states])
 
     def _probe(self, committing: Sequence[int]) -> None:
         """Ask for more than pays, as much as the budget allows: of all rows, or while off by turns of one row."""
         turn = self._step // EVERY_STEPS
         num_rows = len(committing)
-        if not self._length and turn % 2:
-            if self._budget.spend(self._draft_ms([self._max_draft])):
+        length_now = self._outlook.length
+        if not length_now and turn % 2:
+            if self._budget.spend(self._price.ms([self._max_draft])):
                 self._probed = committing[turn // 2 % num_rows]
             return
-        now_ms = self._draft_ms([self._length] * num_rows if self._length else ())
-        for length in range(self._max_draft, self._length, -1):
-            if self._budget.spend(self._draft_ms([length] * num_rows) - now_ms):
+        now_ms = self._price.ms([length_now] * num_rows if length_now else ())
+        for length in range(self._max_draft, length_now, -1):
+            if self._budget.spend(self._price.ms([length] * num_rows) - now_ms):
                 self._probe_length = length
                 return
-
-    def _draft_ms(self, lengths: Collection[int]) -> float:
-        """What it costs to ask rows for drafts of these lengths."""
-        return self._cost.draft_ms(*self._totals(lengths))
-
-    def _totals(self, lengths: Collection[int]) -> tuple[int, int, int]:
-        """Rows asked, tokens asked for and rounds, as far as they cost anything."""
-        most = max(lengths, default=0)
-        return (len(lengths), sum(lengths), most) if self._has_rounds else (len(lengths), 0, min(most, 1))

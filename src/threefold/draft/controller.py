@@ -17,10 +17,19 @@ from threefold.draft.admit import admit
 from threefold.draft.appetite import Appetite
 from threefold.draft.gain import Gain, StepGain, Verified
 from threefold.draft.ledger import WORST_STEPS, Ledger
+from threefold.draft.plain import PlainTimes
 from threefold.draft.policy import DraftPolicy, FixedDrafts, NoDrafts, RowDraft
 from threefold.draft.probe import Prober
+from threefold.draft.yields import PRIOR_CHANCE, DraftYield
 
 __all__ = ["Controller", "DraftPolicy", "FixedDrafts", "NoDrafts", "RowDraft"]
+
+HOST_MS = 0.1
+"""A guess at what asking for drafts that are looked up takes of the host …"""
+HELD_UP_MS = 0.5
+"""… where the device waits for it meanwhile …"""
+HOST_ROW_MS = 0.01
+"""… and for each row that is asked."""
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -37,17 +46,41 @@ class Controller:
         cost: the step's cost curve; refined by observe_step.
         max_draft: longest draft ever asked for, tokens, at least 1.
         has_rounds: each further token of a draft costs a draft model's pass; else drafts are looked up.
-        sight_rows: most rows of a step for which `glimpse` is called after steps without drafts.
+        sight_rows: most rows of a step for which `glimpse` is called after steps without drafts; more than 0 where
+            asking holds the device up.
+        prior_chance: the guess for each draft before any is seen.
+        is_behind: drafts are made behind the step that asks for them, so it is the next one that waits for them.
     """
 
-    def __init__(self, cost: CostCurve, max_draft: int, *, has_rounds: bool = True, sight_rows: int = 0) -> None:
+    def __init__(
+        self,
+        cost: CostCurve,
+        max_draft: int,
+        *,
+        has_rounds: bool = True,
+        sight_rows: int = 0,
+        prior_chance: float = PRIOR_CHANCE,
+        is_behind: bool = False,
+    ) -> None:
+        _prepare()
+        if not has_rounds:
+            cost.guess_draft(HELD_UP_MS if sight_rows else HOST_MS, HOST_ROW_MS)
         self._cost = cost
         self._max_draft = max_draft
+        self._nothing = (0.0,) * max_draft
         self._acceptance = Acceptance()
-        self._appetite = Appetite(cost, max_draft, has_rounds=has_rounds, sight_rows=sight_rows)
+        self._appetite = Appetite(
+            cost,
+            max_draft,
+            has_rounds=has_rounds,
+            sight_rows=sight_rows,
+            prior_chance=prior_chance,
+            is_behind=is_behind,
+        )
         self._gain = Gain()
         self._prober = Prober()
         self._ledger = Ledger()
+        self._plain = PlainTimes()
         self._num_rows = 0  # that committed tokens in the last step
         self._verified: dict[str, Verified] = {}  # by drafter, of the step that is being committed
 
@@ -108,7 +141,8 @@ class Controller:
         """Learn from a verification."""
         drafted, accepted = self._verified.get(drafter, (0, 0))
         self._verified[drafter] = Verified(drafted + num_drafted, accepted + num_accepted)
-        self._acceptance.observe(request_id, num_drafted, num_accepted)
+        num_expected = self._acceptance.observe(request_id, num_drafted, num_accepted)
+        self._appetite.judge(num_expected, num_accepted)
 
     def observe_step(self, shape: StepShape, forward_ms: float, draft_ms: float, num_committed: int) -> None:
         """Learn what the step cost and earned; a step without a time (a fake executor's) teaches nothing."""
@@ -124,6 +158,8 @@ class Controller:
             return
         predicted_ms = self._cost.forward_ms(shape)
         self._gain.observe_prediction(num_drafted > 0, predicted_ms, forward_ms)
+        if not has_drafts and num_rows == shape.num_tokens:
+            self._plain.observe(shape, forward_ms)
         plain_ms, drafted_ms = self._decode_ms(shape, num_rows, num_drafted)
         decode_ms = min(drafted_ms / predicted_ms, 1.0) * forward_ms
         step = StepGain(
@@ -131,7 +167,7 @@ class Controller:
             decode_ms=decode_ms + draft_ms,
             prompt_ms=forward_ms - decode_ms,
             plain_committed=num_committed - num_accepted,
-            plain_decode_ms=plain_ms * forward_ms / predicted_ms,
+            plain_decode_ms=plain_ms if has_drafts else decode_ms,
         )
         self._gain.observe(step, verified)
         if num_rows:
@@ -146,15 +182,14 @@ class Controller:
             return 0.0, 0.0
         plain = StepShape(num_rows, num_rows, shape.kv_tokens * num_rows // max(shape.num_rows, 1))
         drafted = plain._replace(num_tokens=num_rows + num_drafted)
-        return self._cost.forward_ms(plain), self._cost.forward_ms(drafted)
+        return self._plain.expected_ms(plain, self._cost), self._cost.forward_ms(drafted)
 
     def _choose(self, rows: Sequence[RowDraft], num_committing: int, shape: StepShape) -> IntArray:
         """Drafts to verify of each of these rows, all of which have some at hand."""
         request_ids = [row.request_id for row in rows]
         given = [row.survival[: self._max_draft] for row in rows]
         lengths = np.array([len(survival) for survival in given])
-        estimate = np.zeros((len(rows), self._max_draft))
-        estimate[np.arange(self._max_draft) < lengths[:, None]] = [share for survival in given for share in survival]
+        estimate = np.array([survival + self._nothing[len(survival) :] for survival in given])
         survival, cells, chances = self._acceptance.calibrate(request_ids, [row.drafter for row in rows], estimate)
         self._appetite.learn(request_ids, survival)
         admission = admit(
@@ -169,3 +204,14 @@ class Controller:
         chosen = counts.nonzero()[0]
         self._acceptance.expect([request_ids[i] for i in chosen.tolist()], cells[chosen], chances[chosen])
         return counts
+
+
+def _prepare() -> None:
+    """Have what is compiled by numba compiled, or read from the disk, before a step depends on it."""
+    acceptance, draft_yield = Acceptance(), DraftYield(1)
+    cost, shape = CostCurve.uninformed(), StepShape(1, 1, 1)
+    acceptance.start(0)
+    survival, _, _ = acceptance.calibrate([0], [""], np.full((1, 1), 0.5))
+    draft_yield.learn([1], survival)
+    draft_yield.outlook(1, 1, cost, shape)
+    admit(survival, cost, shape, num_committing=1)

@@ -63,7 +63,14 @@ class Gain:
     def observe(self, step: StepGain, verified: Mapping[str, Verified]) -> None:
         """A step is over; `verified` says what it did with each drafter's drafts."""
         keep = 1.0 - 1.0 / MEMORY_STEPS
-        self._sums = StepGain(*(old * keep + new for old, new in zip(self._sums, step, strict=True)))
+        committed, decode_ms, prompt_ms, plain_committed, plain_decode_ms = self._sums
+        self._sums = StepGain(
+            committed * keep + step.committed,
+            decode_ms * keep + step.decode_ms,
+            prompt_ms * keep + step.prompt_ms,
+            plain_committed * keep + step.plain_committed,
+            plain_decode_ms * keep + step.plain_decode_ms,
+        )
         extra_ms = step.decode_ms - step.plain_decode_ms
         num_drafted = sum(drafts.num_drafted for drafts in verified.values())
         for drafter in self._drafters.keys() | verified.keys():

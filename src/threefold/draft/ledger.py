@@ -14,7 +14,7 @@ from __future__ import annotations
 
 ALLOWANCE = 0.01
 """Share of the time that drafting may lose for ever."""
-START_STEPS = 6.0
+START_STEPS = 3.0
 """An account begins with this many steps' time: what learning may cost."""
 MOST_STEPS = 16.0
 """No account holds or owes more: old gains do not pay for new losses for long."""
@@ -27,9 +27,9 @@ WORST_STEPS = 4.0
 class _Account:
     __slots__ = ("balance_ms", "is_open")
 
-    def __init__(self, balance_ms: float) -> None:
+    def __init__(self, balance_ms: float, *, is_open: bool) -> None:
         self.balance_ms = balance_ms
-        self.is_open = True
+        self.is_open = is_open
 
 
 class Ledger:
@@ -41,7 +41,7 @@ class Ledger:
     def may_draft(self, num_rows: int) -> bool:
         """Whether a step of about so many rows may draft."""
         account = self._accounts.get(num_rows.bit_length())
-        return account is None or account.is_open
+        return account.is_open if account is not None else self._smaller_is_open(num_rows.bit_length())
 
     def settle(self, num_rows: int, step_ms: float, saved_ms: float) -> None:
         """Book a step.
@@ -54,7 +54,8 @@ class Ledger:
         size = num_rows.bit_length()
         account = self._accounts.get(size)
         if account is None:
-            account = self._accounts[size] = _Account(START_STEPS * step_ms)
+            is_open = self._smaller_is_open(size)
+            account = self._accounts[size] = _Account(START_STEPS * step_ms if is_open else 0.0, is_open=is_open)
         most_ms = MOST_STEPS * step_ms
         balance_ms = account.balance_ms + saved_ms + ALLOWANCE * step_ms
         account.balance_ms = min(max(balance_ms, -most_ms), most_ms)
@@ -62,3 +63,8 @@ class Ledger:
             account.is_open = account.balance_ms >= 0.0
         else:
             account.is_open = account.balance_ms >= REOPEN_STEPS * step_ms
+
+    def _smaller_is_open(self, size: int) -> bool:
+        """Whether nothing is known against drafts: what loses with few rows will not pay with more."""
+        smaller = [known for known in self._accounts if known < size]
+        return not smaller or self._accounts[max(smaller)].is_open

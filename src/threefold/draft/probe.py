@@ -18,12 +18,16 @@ from threefold.draft.admit import Admission
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-PROBE_SHARE = 0.0015
-"""Share of all time that one kind of probe may lose."""
+PROBE_SHARE = 0.001
+"""Share of all time that a kind of probe may lose; there are three where drafts do not seem to pay …"""
+PLAIN_SHARE = 0.002
+"""… and where they do, this for steps without."""
+START_STEPS = 0.1
+"""A budget begins with this many steps' time."""
 EVERY_STEPS = 8
 """Steps between two probes."""
 MAX_STEPS = 2.0
-"""A budget begins with this many steps' time, and never holds more: a quiet spell does not end in a burst."""
+"""A budget never holds more: a quiet spell does not end in a burst."""
 NEW_LOAD = 0.3
 """A load that differs by this share from that of the last plain probe deserves one of its own."""
 
@@ -34,15 +38,17 @@ class ProbeBudget:
     What costs more than it usually holds is saved up for: a price that was never right would else stand for ever.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, share: float = PROBE_SHARE, *, start_steps: float = START_STEPS) -> None:
         self.ms = 0.0
+        self._share = share
+        self._start_steps = start_steps
         self._is_new = True
         self._saving_for_ms = 0.0  # the cheapest of what could not be paid
 
     def earn(self, step_ms: float) -> None:
         """A step took this long."""
-        most_ms = MAX_STEPS * step_ms
-        self.ms = most_ms if self._is_new else min(self.ms + PROBE_SHARE * step_ms, max(most_ms, self._saving_for_ms))
+        earned_ms = (self._start_steps if self._is_new else self._share) * step_ms
+        self.ms = min(self.ms + earned_ms, max(MAX_STEPS * step_ms, self._saving_for_ms))
         self._is_new = False
 
     def spend(self, ms: float) -> bool:
@@ -59,7 +65,7 @@ class Prober:
     """Takes turns between the three kinds of probe."""
 
     def __init__(self) -> None:
-        self._plain = ProbeBudget()
+        self._plain = ProbeBudget(PLAIN_SHARE)
         self._wide = ProbeBudget()
         self._row = ProbeBudget()
         self._turn = 0

@@ -12,7 +12,8 @@ from threefold.engine.fit import graph_limits
 from threefold.engine.opened import Opened
 from threefold.layers.attention import KVCache
 from threefold.models.decoder import Decoder
-from threefold.runner.graphs import CudaCapture, GraphReport
+from threefold.runner.behind import GraphBehind
+from threefold.runner.graphs import CudaCapture, GraphReport, make_cuda_mark
 from threefold.runner.memory import MemoryPlan
 from threefold.runner.path import StepPath, card_path
 from threefold.runner.rounds import GraphRounds
@@ -26,6 +27,8 @@ class CardSteps:
 
     path: StepPath
     graphs: GraphReport
+    max_wanted_beside_prompts: int
+    """Tokens to draw of the steps with prompts that have a graph."""
 
 
 def card_steps(opened: Opened, decoder: Decoder, kv: list[KVCache], plan: MemoryPlan) -> CardSteps | None:
@@ -35,20 +38,19 @@ def card_steps(opened: Opened, decoder: Decoder, kv: list[KVCache], plan: Memory
     device = opened.device.torch_device
     limits = graph_limits(opened, decoder.spec, plan.max_num_seqs, plan.max_model_len)
     max_draft = opened.config.speculation.max_draft_tokens
-    return CardSteps(
-        *card_path(
-            ModelRunner(decoder, kv),
-            limits,
-            max_tokens=opened.limits.max_num_batched_tokens,
-            max_blocks=table_width(plan.max_model_len, opened.config.cache.block_size, max_draft),
-            device=device,
-            capture=CudaCapture(device),
-        )
+    path, graphs = card_path(
+        ModelRunner(decoder, kv),
+        limits,
+        max_tokens=opened.limits.max_num_batched_tokens,
+        max_blocks=table_width(plan.max_model_len, opened.config.cache.block_size, max_draft),
+        device=device,
+        capture=CudaCapture(device),
     )
+    return CardSteps(path, graphs, min(limits.max_rows, limits.sizes[-1]))
 
 
-def draft_on_card(opened: Opened, draft: LoadedDraft, plan: MemoryPlan) -> LoadedDraft:
-    """The draft model with graphs of its own."""
+def draft_on_card(opened: Opened, draft: LoadedDraft, plan: MemoryPlan, target: CardSteps) -> LoadedDraft:
+    """The draft model with graphs of its own, among them those behind the target's steps."""
     steps = card_steps(opened, draft.decoder, draft.kv.caches, plan)
     assert steps is not None, "a card has graphs"
     rounds = GraphRounds(
@@ -58,8 +60,16 @@ def draft_on_card(opened: Opened, draft: LoadedDraft, plan: MemoryPlan) -> Loade
         block_size=draft.block_size,
         max_rounds=opened.config.speculation.max_draft_tokens,
     )
-    rounds.capture(CudaCapture(opened.device.torch_device))
-    return replace(draft, forward=steps.path.forward, rounds=rounds)
+    behind = GraphBehind(
+        rounds,
+        target.path.device_rows,
+        vocab_size=opened.spec.vocab_size,
+        max_draft=opened.config.speculation.max_draft_tokens,
+        make_mark=make_cuda_mark,
+    )
+    for one in (rounds, behind):
+        one.capture(CudaCapture(opened.device.torch_device))
+    return replace(draft, forward=steps.path.forward, rounds=rounds, behind=behind)
 
 
 def make_rows(opened: Opened, plan: MemoryPlan) -> Rows:

@@ -59,7 +59,7 @@ class DraftPrice:
         """
         before_s, self._ended_s = self._ended_s, ended_s
         before, self._before = self._before, _Kind.of(plan)
-        has_price = self._before.has_drafts or (self._is_overlapped and before.is_asking)
+        has_price = self._before.has_drafts or (self._is_overlapped and before.has_drafts)
         if not has_price:
             result = replace(result, draft_ms=0.0)
         if before_s is None or (self._is_overlapped and not has_price):

@@ -29,6 +29,8 @@ MOST_VERIFIED_TOKENS = 4096
 """Of a step with drafts, on a card."""
 MOST_WANTED = 17
 """Tokens of a row whose logits are all wanted: the longest draft and one; a longer row is a prompt."""
+MADE_UP_TOKENS = 97
+"""Different tokens in made-up text, where the vocabulary has so many."""
 _ROWS_IN_DETAIL = (1, 32, 256)
 
 _Shape = tuple[int, int, int]
@@ -43,6 +45,7 @@ class CalibrationLimits:
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
+    vocab_size: int = MADE_UP_TOKENS
 
 
 def eager_step(decoder: Decoder, kv: list[KVCache]) -> Callable[[Batch], object]:
@@ -152,7 +155,7 @@ def made_up_batch(num_rows: int, num_new: int, context: int, limits: Calibration
     slots = blocks * limits.block_size + offsets % limits.block_size
     num_tokens = num_rows * num_new
     return Batch(
-        token_ids=(torch.arange(num_tokens) % 97).to(device),
+        token_ids=(torch.arange(num_tokens) % min(MADE_UP_TOKENS, limits.vocab_size)).to(device),
         positions=offsets.repeat(num_rows).to(device),
         slots=slots.reshape(-1).to(device),
         row_starts=(torch.arange(num_rows + 1) * num_new).to(device, torch.int32),

@@ -54,6 +54,10 @@ class Drafting:
         """False where speculation is off."""
         return bool(self._drafters)
 
+    def follows(self, drafter: str, request_id: int) -> bool:
+        """Whether a drafter is to be asked about a request."""
+        return (drafter, request_id) not in self._lost
+
     def take_num_faults(self) -> int:
         """Faults since the last call."""
         num_faults, self._num_faults = self._num_faults, 0
@@ -145,7 +149,7 @@ class Drafting:
             return self._checked(drafter, drafter.propose(wanted), wanted)
         except Exception as error:  # noqa: BLE001  a drafter's fault costs a draft, never a request
             if len(wanted) == 1:
-                self._count(drafter, "raised in propose", repr(error))
+                self.count_fault(drafter.name, "raised in propose", repr(error))
                 return {}
         # Ask one by one, so that only the rows at fault go without.
         return {key: draft for row in wanted.items() for key, draft in self._ask(drafter, dict([row])).items()}
@@ -159,7 +163,7 @@ class Drafting:
             if fault is None:
                 sound[request_id] = draft
             else:
-                self._count(drafter, *fault)
+                self.count_fault(drafter.name, *fault)
         return sound
 
     def _fault(self, draft: Draft, max_tokens: int) -> tuple[str, str] | None:
@@ -180,10 +184,11 @@ class Drafting:
             verb(drafter)
         except Exception as error:  # noqa: BLE001  a drafter's fault costs drafts, never a request
             self._lost.add((drafter.name, request_id))
-            self._count(drafter, "raised while following a request", repr(error))
+            self.count_fault(drafter.name, "raised while following a request", repr(error))
 
-    def _count(self, drafter: Drafter, kind: str, detail: str) -> None:
+    def count_fault(self, drafter: str, kind: str, detail: str) -> None:
+        """A drafter did something wrong; said once of each kind."""
         self._num_faults += 1
-        if (drafter.name, kind) not in self._logged:
-            self._logged.add((drafter.name, kind))
-            logger.warning("drafter %s %s (%s); the rows concerned go on without drafts", drafter.name, kind, detail)
+        if (drafter, kind) not in self._logged:
+            self._logged.add((drafter, kind))
+            logger.warning("drafter %s %s (%s); the rows concerned go on without drafts", drafter, kind, detail)

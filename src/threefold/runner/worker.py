@@ -7,25 +7,26 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from threefold.errors import StepMemoryError
+from threefold.runner.ahead import Ahead, BehindDrafter
 from threefold.runner.device import Device
 from threefold.runner.drafting import Drafting, Proposal
 from threefold.runner.inputs import PromptPositions, StepInputs, build_inputs
 from threefold.runner.path import StepPath, host_path
+from threefold.runner.proposing import MAX_GLIMPSED_ROWS, Proposing
 from threefold.runner.readback import Arrived, Pending
 from threefold.runner.rows import Rows
 from threefold.runner.runner import ModelRunner
+from threefold.runner.sight import Sight
 from threefold.sample.logprobs import token_logprobs
 from threefold.sample.sampler import Chosen, Sampled, Sampler
 from threefold.step import RowResult, StepPlan, StepResult, TokenLogprobs
-
-MAX_GLIMPSED_ROWS = 16
-"""With more, the host has no time to look ahead while the device works."""
 
 
 @dataclass(slots=True)
@@ -38,6 +39,8 @@ class _Flight:
     chosen: Chosen | None  # None = no row wants a token
     pending: Pending
     num_drops: int  # of rows, when it was launched
+    num_draftings: int  # launched before it: its drafts are known when they have arrived
+    ahead: Collection[int]  # requests that are being drafted for behind it
 
 
 class Worker:
@@ -53,7 +56,8 @@ class Worker:
         drafting: the drafters, none among them allowed to hurt.
         device: where it all lives.
         path: how steps get there; None = a CPU's.
-        can_glimpse: steps overlap, so that drafters may look ahead while the device works.
+        sight: when drafters may look ahead while the device works; None = steps do not overlap, and they never do.
+        behind: a draft model that drafts while the host commits a step; left aside where it is not the only drafter.
     """
 
     def __init__(  # noqa: PLR0917 (collaborators)
@@ -65,7 +69,8 @@ class Worker:
         device: Device,
         path: StepPath | None = None,
         *,
-        can_glimpse: bool = False,
+        sight: Sight | None = None,
+        behind: BehindDrafter | None = None,
     ) -> None:
         self._runner = runner
         self._rows = rows
@@ -73,8 +78,11 @@ class Worker:
         self._drafting = drafting
         self._device = device
         self._path = path or host_path(runner, rows)
-        self._can_glimpse = can_glimpse and drafting.can_glimpse
-        self._num_told: dict[int, int] = {}  # tokens of each row that the drafters know
+        self._sight = sight if drafting.can_glimpse else None
+        self._proposing = Proposing(rows, drafting)
+        self._ahead = None
+        if behind is not None:
+            self._ahead = Ahead(behind, drafting, self._proposing, rows, self._path.device_rows)
         self._in_flight: deque[_Flight | None] = deque()  # None = a plan without rows
 
     def run(self, plan: StepPlan) -> StepResult:
@@ -110,7 +118,8 @@ class Worker:
         if flight is None:
             return StepResult([], num_draft_faults=self._drafting.take_num_faults())
         try:
-            arrived = flight.pending.wait()
+            arrived = self._wait(flight)
+            self._know_drafts(flight.inputs, flight.num_draftings)
             sampled = self._judge(flight, arrived)
             prompt_logprobs = self._prompt_logprobs(flight)
         except (RuntimeError, MemoryError) as error:
@@ -118,19 +127,31 @@ class Worker:
             raise
         began_s = time.perf_counter()
         self._commit(flight, sampled, arrived)
-        proposals = self._propose(flight, sampled)
+        proposals = self._propose(flight, sampled, arrived)
         return StepResult(
             rows=_results(flight, sampled, proposals, prompt_logprobs),
             forward_ms=arrived.forward_ms,
-            draft_ms=(time.perf_counter() - began_s) * 1000,
+            draft_ms=(time.perf_counter() - began_s) * 1000 + arrived.behind_ms,
             idle_ms=arrived.idle_ms,
             num_draft_faults=self._drafting.take_num_faults(),
-            glimpses=self._glimpse(flight, sampled) if self._can_glimpse else {},
+            glimpses=self._glimpse(self._sight, flight, sampled) if self._sight is not None else {},
         )
+
+    def _wait(self, flight: _Flight) -> Arrived:
+        began_s = time.perf_counter()
+        arrived = flight.pending.wait()
+        if (
+            self._sight is not None and self._in_flight
+        ):  # else the host waits because the next step could not be planned
+            self._sight.waited((time.perf_counter() - began_s) * 1000)
+        return arrived
 
     def _launch(self, plan: StepPlan) -> _Flight:
         path = self._path
         inputs = build_inputs(plan, self._rows)
+        num_draftings = 0 if self._ahead is None else self._ahead.num_launched
+        if inputs.wanted.has_drafts and self._sampler.has_history(inputs.wanted.rows):
+            self._know_drafts(inputs, num_draftings)
         path.readback.begin()
         found = path.forward.run(inputs.arrays, inputs.num_wanted)
         chosen = None
@@ -140,7 +161,28 @@ class Worker:
                 path.device_rows.keep(found.keep_rows, chosen.likely.tokens)
         pending = path.readback.send(None if chosen is None else chosen.likely, inputs.num_wanted)
         self._rows.use_drafts(inputs.wanted.rows, inputs.num_drafts)
-        return _Flight(plan, inputs, found.hidden, chosen, pending, self._rows.num_drops)
+        ahead = self._go_ahead(plan, inputs, chosen)
+        return _Flight(plan, inputs, found.hidden, chosen, pending, self._rows.num_drops, num_draftings, ahead)
+
+    def _go_ahead(self, plan: StepPlan, inputs: StepInputs, chosen: Chosen | None) -> Collection[int]:
+        """Draft behind the step, if anybody asks. Returns for whom."""
+        if self._ahead is None or chosen is None or not any(row.next_draft for row in plan.rows):
+            return ()
+        decreed = self._sampler.decreed(inputs.wanted)
+        request_ids = self._ahead.launch(plan, inputs, decreed, chosen.likely.tokens)
+        if request_ids:
+            self._path.readback.end_behind()
+        return request_ids
+
+    def _know_drafts(self, inputs: StepInputs, num_draftings: int) -> None:
+        """Wait for the drafts that a step was made with, where only the device knows them."""
+        if self._ahead is None:
+            return
+        self._ahead.take(num_draftings)
+        wanted = inputs.wanted
+        if wanted.has_drafts:
+            rows = zip(wanted.rows.tolist(), wanted.drafts, strict=True)
+            wanted.drafts = [self._rows.draft(row, len(drafts)) for row, drafts in rows]
 
     def _check_memory(self, error: RuntimeError | MemoryError) -> None:
         """Raise StepMemoryError where that is what the error means."""
@@ -151,16 +193,13 @@ class Worker:
     def _update_rows(self, plan: StepPlan) -> None:
         for request_id in plan.dropped:
             if request_id in self._rows:
-                self._tell(request_id)
-                self._drafting.stop(request_id)
+                self._proposing.stop(request_id)
                 self._rows.drop(request_id)
-                del self._num_told[request_id]
         for request_id in plan.recalled:
             self._drafting.recall(request_id)
         for new in plan.new_rows:
             self._rows.add(new)
-            self._num_told[new.request_id] = len(new.token_ids)
-            self._drafting.start(new.request_id, new.token_ids, new.cache_salt)
+            self._proposing.start(new)
         for request_id, block_ids in plan.lent.items():
             self._drafting.lend(request_id, block_ids)
         for planned in plan.rows:
@@ -205,31 +244,27 @@ class Worker:
         if known:
             rows.append_many(rows.find_all(known), list(known.values()))
 
-    def _tell(self, request_id: int) -> None:
-        """Catch the drafters up with a row; only when it matters, so that whoever is not asked costs nothing."""
-        if not self._drafting.has_drafters:
-            return
-        token_ids = self._rows.since(request_id, self._num_told[request_id])
-        if token_ids:
-            self._num_told[request_id] += len(token_ids)
-            self._drafting.observe(request_id, token_ids)
-
-    def _glimpse(self, flight: _Flight, sampled: list[Sampled]) -> dict[int, float]:
-        """What rows that were not asked could have had: few rows, so that it is done before the device is."""
+    def _glimpse(self, sight: Sight, flight: _Flight, sampled: list[Sampled]) -> dict[int, float]:
+        """What rows that were not asked could have had, as long as looking holds nothing up."""
         rows = flight.plan.rows
-        if len(rows) > MAX_GLIMPSED_ROWS or any(row.next_draft for row in rows):
+        if not self._in_flight or len(rows) > MAX_GLIMPSED_ROWS or not sight.has_time(len(rows)):
+            return {}
+        if any(row.next_draft for row in rows):
             return {}
         request_ids = [
             rows[place].request_id
             for place, row in zip(flight.inputs.places, sampled, strict=True)
             if row.error is None and rows[place].request_id in self._rows
         ]
-        for request_id in request_ids:
-            self._tell(request_id)
-        return self._drafting.glimpse(request_ids)
+        if not request_ids:
+            return {}
+        began_s = time.perf_counter()
+        glimpses = self._proposing.glimpse(request_ids)
+        sight.looked(len(request_ids), (time.perf_counter() - began_s) * 1000)
+        return glimpses
 
-    def _propose(self, flight: _Flight, sampled: list[Sampled]) -> dict[int, Proposal]:
-        """The next drafts, by request id; also kept with the rows."""
+    def _propose(self, flight: _Flight, sampled: list[Sampled], arrived: Arrived) -> dict[int, Proposal]:
+        """The next drafts, by request id."""
         if not self._drafting.has_drafters:
             return {}
         rows = flight.plan.rows
@@ -238,13 +273,11 @@ class Worker:
             for place, row in zip(flight.inputs.places, sampled, strict=True)
             if rows[place].next_draft > 0 and row.error is None
         }
-        for request_id in wanted:
-            self._tell(request_id)
-        proposals = self._drafting.propose(wanted) if wanted else {}
-        if proposals:
-            drafts = [proposal.draft.token_ids for proposal in proposals.values()]
-            self._rows.set_drafts(self._rows.find_all(proposals), drafts)
-        return proposals
+        if self._ahead is None or not flight.ahead:
+            return self._proposing.propose(wanted)
+        # A fault may have cut a row short, and what the device drafts then follows tokens that are not there.
+        is_sound = bool(np.isfinite(arrived.values).all())
+        return self._ahead.expect(flight.ahead if is_sound else (), wanted)
 
 
 def _results(

@@ -51,9 +51,14 @@ class Scheduler:
         seed: int = 0,
         lent_block_tokens: int = 0,
         slo: Slo | None = None,
+        max_wanted_beside_prompts: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raise ConfigError for a policy that is not known and for limits that contradict each other."""
+        """Raise ConfigError for a policy that is not known and for limits that contradict each other.
+
+        With more than max_wanted_beside_prompts tokens to draw, a step that feeds prompts would run without a captured
+        graph, many times as long: then it has fewer drafts. None = there are no graphs.
+        """
         if policy not in POLICIES:
             raise ConfigError(f"scheduling policy must be one of {', '.join(POLICIES)}, got {policy!r}")
         if not 1 <= max_num_seqs <= max_num_batched_tokens:
@@ -69,6 +74,7 @@ class Scheduler:
         self._stats = EngineStats()
         self._running = RunningBatch(cache, controller)
         self._slo = slo
+        self._max_wanted_beside_prompts = max_wanted_beside_prompts
         self._clock = clock
         self._admission = Admission(
             cache, self._running, self._stats, backoff=self._backoff, policy=policy, slo=slo, clock=clock
@@ -129,6 +135,8 @@ class Scheduler:
         num_spare = self._cache.num_blocks if self._admission.is_short_of_blocks else len(self._running)
         if drafting and self._slo is not None:
             budget = self._slo.num_drafts(shape_of(plans), budget)
+        if drafting and self._max_wanted_beside_prompts is not None and any(plan.num_new > 1 for plan in plans):
+            budget = min(budget, self._max_wanted_beside_prompts - len(plans))
         if drafting and budget > 0:
             self._drafts.add_drafts(plans, drafting, budget, num_spare)
         if not plans:
