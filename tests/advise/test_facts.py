@@ -17,6 +17,7 @@ def test_to_disk_and_back(facts, tmp_path):
     [
         {"curve": {}},
         {"curve": 3},
+        {"prompts": {}},
         {"num_blocks": 0},
         {"num_blocks": "many"},
         {"host": {"speed": 3}},

@@ -1,6 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
-from threefold.advise.levers import Assumptions, base_variant, lever_variants, scaled_curve
+from threefold.advise.levers import Assumptions, base_variant, lever_variants, scaled, scaled_curve
 from threefold.cost import StepShape
 
 
@@ -33,10 +35,13 @@ def test_each_moves_one_thing(facts):
 def test_quantised_curves(facts):
     base = base_variant(facts).machine
     one, many = StepShape(1, 1, 0), StepShape(2048, 1, 0)
-    awq = scaled_curve(base, 0.3, 1.2, 1.0)
+    awq = scaled_curve(base.curve, 0.3, 1.2, 1.0)
     assert awq.forward_ms(one) == pytest.approx(0.3 * base.curve.forward_ms(one), rel=0.05)
     assert awq.forward_ms(many) > 1.1 * base.curve.forward_ms(many), "unpacking costs where arithmetic bounds"
-    same = scaled_curve(base, 1.0, 1.0, 0.5)
+    prompts = scaled(replace(base, prompts=base.curve), 0.3, 1.2, 0.5).prompts
+    assert prompts is not None
+    assert prompts.to_dict() == awq.to_dict(), "what prompts look at is arithmetic"
+    same = scaled_curve(base.curve, 1.0, 1.0, 0.5)
     assert same.forward_ms(many) == pytest.approx(base.curve.forward_ms(many))
     reading = StepShape(1, 1, 100_000)
     assert same.forward_ms(reading) - same.forward_ms(one) == pytest.approx(

@@ -6,30 +6,30 @@ from threefold.advise.advise import Wishes, advise
 from threefold.advise.answers import answer_all
 from threefold.advise.cores import core_with
 from threefold.advise.drive import Ask, Drive
-from threefold.advise.engine_measure import EngineMeasure
+from threefold.advise.engine_measure import EngineMeasure, OneEngine
 from threefold.advise.evaluate import Evaluator
 from threefold.advise.facts import MachineFacts
 from threefold.advise.ladder import RUNGS
 from threefold.advise.ladder_run import EngineRungs, demonstration
-from threefold.advise.levers import Assumptions, base_variant, lever_variants
+from threefold.advise.levers import FP8, KV8, Assumptions, base_variant, lever_variants
 from threefold.advise.logged import Log, LoggedRequest
 from threefold.advise.measured import measure_machine
 from threefold.advise.portrait import draw_portrait
 from threefold.advise.replay import replay
 from threefold.advise.simulate import Settings
 from threefold.advise.trace import Encoder, to_trace
-from threefold.advise.verify import Verifier, verify
+from threefold.advise.verify import LIVE, Verifier, verify
 from threefold.bench.dummy import write_dummy
 from threefold.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from threefold.engine.build import load_engine, make_tokenizer
+from threefold.engine.build import make_tokenizer
 
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory):
+def engine(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("THREEFOLD_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield load_engine(
+        yield OneEngine(
             EngineConfig(
                 model=ModelConfig(
                     model=str(write_dummy("small", folder)), load_format="dummy", dtype="float32", max_model_len=256
@@ -40,9 +40,14 @@ def loaded(tmp_path_factory):
         )
 
 
+@pytest.fixture
+def loaded(engine):
+    return engine.loaded()
+
+
 @pytest.fixture(scope="module")
-def facts(loaded) -> MachineFacts:
-    return measure_machine(loaded)
+def facts(engine) -> MachineFacts:
+    return measure_machine(engine.loaded())
 
 
 @pytest.fixture
@@ -55,6 +60,11 @@ def test_the_machine_is_measured(facts):
     assert (facts.num_blocks, facts.max_num_seqs, facts.max_num_batched_tokens) == (128, 8, 128)
     assert min(facts.host.values()) >= 0
     assert facts.kv_token_bytes > 0
+    assert facts.prompts is not None
+    knots = dict(facts.prompts["knots"])
+    assert {32, 64, 128} <= knots.keys(), "256 tokens are two chunks"
+    assert knots[128] > knots[32]
+    assert (facts.is_dummy, facts.quantization, facts.is_kv8) == (True, "", False)
     assert MachineFacts.from_dict(facts.to_dict()) == facts
 
 
@@ -84,7 +94,7 @@ def test_the_demonstration_has_two_loads(encoder):
     assert len({tuple(ask.token_ids) for ask in stories.asks}) == 64
 
 
-def test_prompts_are_answered_advised_and_verified(loaded, facts, encoder):
+def test_prompts_are_answered_advised_and_verified(engine, loaded, facts, encoder):
     requests = [LoggedRequest(prompt_token_ids=list(range(index, index + 40))) for index in range(6)]
     requests.append(LoggedRequest(prompt_token_ids=[1] * 1000))  # longer than the model's context
     log = answer_all(Log(requests, {}, []), loaded, encoder, 16, lambda line: None)
@@ -98,7 +108,16 @@ def test_prompts_are_answered_advised_and_verified(loaded, facts, encoder):
     assert len(advice.verdicts) == 9
     evaluator = Evaluator(trace, replayed, draft_acceptance=0.5, row_steps=500)
     levers = lever_variants(facts, replayed.propose_ms, Assumptions())
-    verifier = Verifier(EngineMeasure(loaded), trace, evaluator)
-    cells = verify(verifier, base_variant(facts), levers, [2], rounds=1, say=lambda line: None)
-    assert len(cells) == 3
+    verifier = Verifier(EngineMeasure(engine), trace, evaluator)
+    possible = [lever for lever in levers if lever.name in (*LIVE, FP8)]
+    cells = verify([verifier], base_variant(facts), possible, [2], rounds=1, say=lambda line: None)
+    assert [cell.lever for cell in cells] == ["max_num_seqs 1 → 2", *LIVE, FP8]
     assert all(cell.measured_rate > 0 for cell in cells)
+
+
+def test_the_model_in_another_form_takes_the_place_of_the_first(engine):
+    fp8 = engine.loaded(FP8)
+    assert fp8.opened.spec.quantization is not None
+    assert engine.loaded(FP8) is fp8
+    assert engine.loaded().opened.spec.quantization is None
+    assert engine.forms == {FP8, KV8}

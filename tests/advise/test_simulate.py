@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from threefold.advise.curve_executor import Host, Machine
+from threefold.advise.curve_executor import Host, Machine, num_pairs
 from threefold.advise.replay import Drafts
 from threefold.advise.simulate import Settings, Simulation
 from threefold.advise.trace import TraceRequest, block_names
@@ -41,6 +41,26 @@ def test_the_host_adds_to_every_step_and_row():
     slow = Machine(CURVE, 4000, host=Host(step_ms=1.0, row_ms=0.5))
     with_host = Simulation(slow, SETTINGS).run([sim(0), sim(1)], 2)
     assert (with_host.duration_s - plain.duration_s) * 1000 == pytest.approx(10 * 2.0)
+
+
+def test_steps_with_prompts_have_a_curve_of_their_own():
+    prompts = CostCurve([(1, 20.0), (64, 30.0), (128, 50.0)], kv_token_ms=0.1)
+    machine = Machine(CURVE, 4000, host=Host(step_ms=1.0, row_ms=0.5), prompts=prompts)
+    result = Simulation(machine, Settings(8, 39)).run([sim(0, num_output=5), sim(1)], 2)
+
+    def beside_ms(kv_tokens: int) -> float:  # a token that reads so many, at the curve's own price
+        return CURVE.forward_ms(StepShape(1, 1, 1 + kv_tokens)) - CURVE.forward_ms(StepShape(1, 1, 1))
+
+    first = prompts.forward_ms(StepShape(39, 1, 20)) + 0.5  # 39 tokens look at 20 each in the mean
+    second = prompts.forward_ms(StepShape(39, 1, 19)) + beside_ms(40) + 2 * 0.5  # 38 of the other, and the last one
+    third = prompts.forward_ms(StepShape(3, 1, round((39 + 40) / 3))) + beside_ms(41) + 2 * 0.5
+    assert result.ttft_ms == [pytest.approx(first + second), pytest.approx(first + second + third)]
+
+
+def test_pairs_of_queries_and_keys():
+    assert num_pairs(1, 9) == 10
+    assert num_pairs(4, 0) == 1 + 2 + 3 + 4
+    assert num_pairs(2, 3) == 4 + 5
 
 
 def test_requests_wait_for_their_time():

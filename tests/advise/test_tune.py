@@ -3,19 +3,23 @@
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import yaml
 
 from threefold.advise.advise import Wishes, advise
 from threefold.advise.evaluate import Evaluator
-from threefold.advise.levers import Assumptions, base_variant, lever_variants
+from threefold.advise.knee import KneePoint, steps_apart
+from threefold.advise.knee_measured import Sweep
+from threefold.advise.levers import FP8, KV8, Assumptions, base_variant, lever_variants
 from threefold.advise.log import read_logs
 from threefold.advise.portrait import draw_portrait
-from threefold.advise.replay import replay
+from threefold.advise.replay import Replay, replay
 from threefold.advise.result import LoadResult
-from threefold.advise.trace import to_trace
+from threefold.advise.trace import TraceRequest, to_trace
 from threefold.advise.tune import tune
 from threefold.advise.verify import LIVE, Verifier, verify
+from threefold.errors import ConfigError
 from threefold.flags.targets import SERVED, targets_of
 
 
@@ -51,9 +55,9 @@ def case(write_log, encoder, facts):
     return trace, evaluator, base_variant(facts), levers, advice
 
 
-def tuned_by(measure, case):
+def tuned_by(measure, case, **how):
     trace, evaluator, base, levers, advice = case
-    return tune(Verifier(measure, trace, evaluator), advice, base, levers, rounds=2, say=lambda line: None)
+    return tune(Verifier(measure, trace, evaluator), advice, base, levers, rounds=2, say=lambda line: None, **how)
 
 
 @pytest.mark.parametrize("knee", [1, 4, 16, 64])
@@ -95,18 +99,122 @@ def test_nothing_to_change_is_a_file_too(case):
     assert yaml.safe_load(tuned.yaml(["x"])) == {}
 
 
-def test_verify_measures_both_ways_in_turn(case):
+@pytest.mark.parametrize("knee", [1, 8, 64])
+def test_a_sweep_says_how_far_off_the_knee_was(knee, case):
+    measure = FormulaMeasure(knee)
+    tuned = tuned_by(measure, case, is_exhaustive=True)
+    assert tuned.sweep is not None
+    assert [point.max_num_seqs for point in tuned.sweep.points] == [1, 2, 4, 8, 16, 32, 64]
+    assert (tuned.sweep.knee, tuned.sweep.tuned) == (knee, knee)
+    assert any(line == f"tune found {knee}: 0 steps apart" for line in tuned.reasons)
+    sizes = [size for _, size, users in measure.runs if size == users]
+    there_and_back = [1, 2, 4, 8, 16, 32, 64, 64, 32, 16, 8, 4, 2, 1]
+    assert sizes[len(tuned.points) :][:14] == there_and_back, "nothing of the first search is used"
+    assert tuned.to_dict()["sweep"]["knee"] == knee
+
+
+def test_how_far_knees_are_apart():
+    points = [KneePoint(size, 10.0 * min(size, 4), 1.0, 1.0, ()) for size in (1, 2, 4, 8)]
+    lines = Sweep.of(points, points[3], None).lines()
+    assert lines == [
+        "the knee by a sweep over all 4 sizes: max_num_seqs 4",
+        "tune found 8: 1 steps apart",
+        "the advice found none: only one of the two meets the targets anywhere",
+    ]
+    broken = [replace(point, missed=("late",)) for point in points]
+    assert Sweep.of(broken, None, points[0]).lines()[1] == "tune found none: the same"
+    assert steps_apart(48, 96) == 1.0
+
+
+def test_requests_that_come_again_are_other_ones(case):
+    trace, evaluator, base, _, _ = case
+    asked = []
+
+    class Listens(FormulaMeasure):
+        def run(self, variant, asks, users):
+            asked.extend(tuple(ask.token_ids) for ask in asks)
+            return super().run(variant, asks, users)
+
+    Verifier(Listens(4), trace, evaluator).measured(base, 32)
+    assert len(asked) == 96 > len(trace) == 30
+    assert len(set(asked)) == 96
+
+
+def test_verify_measures_there_and_back(case):
     trace, evaluator, base, levers, _ = case
-    measure = FormulaMeasure(16, ngram=1.5, prefix=1.1)
-    cells = verify(Verifier(measure, trace, evaluator), base, levers, [1, 4], rounds=3, say=lambda line: None)
-    assert [(cell.lever, cell.users) for cell in cells] == [(lever, users) for users in (1, 4) for lever in LIVE]
+    measure = FormulaMeasure(2, ngram=1.5, prefix=1.1)
+    live = [lever for lever in levers if lever.name in LIVE]
+    cells = verify([Verifier(measure, trace, evaluator)], base, live, [1, 4], rounds=3, say=lambda line: None)
+    assert [(cell.lever, cell.users) for cell in cells] == [
+        *((lever, 1) for lever in LIVE), ("max_num_seqs 2 → 4", 4), *((lever, 4) for lever in LIVE),
+    ]  # fmt: skip
     measured = {cell.lever: cell.measured for cell in cells}
     assert measured["ngram"] == pytest.approx(0.5)
     assert measured["prefix caching"] == pytest.approx(0.1)
     assert measured["suffix"] == pytest.approx(0.0)
+    assert measured["max_num_seqs 2 → 4"] == pytest.approx(0.0)
     assert cells[1].predicted > 0.5, "copies are predicted to pay"
-    first = [name for name, _, users in measure.runs if users == 1][:7]
-    assert first == ["prefix caching", "base", "prefix caching", "prefix caching", "base", "base", "prefix caching"]
+    assert cells[3].predicted > 0.5, "the simulator knows nothing of the knee at two"
+    first = [name for name, _, users in measure.runs if users == 1]
+    turn = ["prefix caching", "base", "ngram", "suffix"]
+    assert first == ["prefix caching", "ngram", "suffix", *turn, *reversed(turn), *turn]
+
+
+def test_levers_with_other_weights_come_last_and_the_base_is_not_measured_again(case):
+    trace, evaluator, base, levers, _ = case
+    measure = FormulaMeasure(16)
+    loads = [Verifier(measure, trace, evaluator, name) for name in ("one", "two")]
+    chosen = [lever for lever in levers if lever.name in (FP8, "prefix caching", KV8)]
+    cells = verify(loads, base, chosen, [1], rounds=2, say=lambda line: None)
+    assert [(cell.load, cell.lever) for cell in cells] == [
+        ("one", "prefix caching"), ("two", "prefix caching"), ("one", FP8), ("two", FP8), ("one", KV8), ("two", KV8),
+    ]  # fmt: skip
+    names = [name for name, _, _ in measure.runs]
+    assert names.index(KV8) > max(at for at, name in enumerate(names) if name == FP8), "each is loaded once"
+    assert names.count("base") == 4
+    assert cells[2].predicted > 0.3
+    assert cells[2].measured == pytest.approx(0.0)
+
+
+def test_more_users_than_requests_are_passed_over(case):
+    trace, evaluator, base, levers, _ = case
+    said = []
+    assert verify([Verifier(FormulaMeasure(4), trace, evaluator)], base, levers, [31], rounds=1, say=said.append) == []
+    assert said == ["the log: 30 requests are too few for 31 users"]
+
+
+def test_a_load_of_which_nothing_can_be_answered(case):
+    trace, evaluator, base, levers, _ = case
+
+    class Refuses(FormulaMeasure):
+        def run(self, variant, asks, users):
+            return LoadResult(num_too_long=len(asks))
+
+    with pytest.raises(ConfigError, match="no request could be answered"):
+        verify([Verifier(Refuses(4), trace, evaluator)], base, levers, [1], rounds=1, say=lambda line: None)
+
+
+def test_prompts_that_are_known_by_names_only_share_what_the_names_share(case):
+    base = case[2]
+    names = np.array([7, 8, 9], dtype=np.uint64)
+    trace = [TraceRequest(50, 4, names), TraceRequest(40, 4, names[:2]), TraceRequest(20, 4, names[2:])]
+    asked = []
+
+    class Listens(FormulaMeasure):
+        def run(self, variant, asks, users):
+            asked.extend(ask.token_ids for ask in asks)
+            return super().run(variant, asks, users)
+
+    replayed = Replay({}, {}, 0, 0)
+    verifier = Verifier(Listens(4), trace, Evaluator(trace, replayed, draft_acceptance=0.5))
+    assert not verifier.has_text
+    verifier.measured(base, 1)
+    by_length = {len(tokens): tokens for tokens in asked}
+    assert set(by_length) == {50, 40, 20}
+    assert by_length[50][:32] == by_length[40][:32]
+    assert by_length[50][32:40] != by_length[40][32:]
+    assert by_length[20][:16] == by_length[50][32:48]
+    assert max(max(tokens) for tokens in asked) < 256
 
 
 def test_ctrl_c_keeps_cells(case):
@@ -114,13 +222,13 @@ def test_ctrl_c_keeps_cells(case):
 
     class Breaks(FormulaMeasure):
         def run(self, variant, asks, users):
-            if len(self.runs) > 8:
+            if len(self.runs) > 10:
                 raise KeyboardInterrupt
             return super().run(variant, asks, users)
 
     said = []
-    cells = verify(Verifier(Breaks(8), trace, evaluator), base, levers, [1, 4], rounds=3, say=said.append)
-    assert len(cells) == 1
+    cells = verify([Verifier(Breaks(8), trace, evaluator)], base, levers, [1, 4], rounds=1, say=said.append)
+    assert [cell.users for cell in cells] == [1, 1, 1]
     assert "kept" in said[-1]
 
 

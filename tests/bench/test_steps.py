@@ -59,18 +59,20 @@ def test_a_load_that_does_not_fit_is_refused(make_core):
 
 
 def test_medians_and_throughput():
-    lines = [StepLine(4, 1.0, 1.0, 5.0, 1.0, 0.5, step_ms, 7.0, 0.1) for step_ms in (8.0, 10.0, 12.0)]
+    lines = [StepLine(4, 1.0, 1.0, 5.0, 1.0, 0.5, step_ms, 7.0, 1.2, 0.1) for step_ms in (8.0, 10.0, 12.0)]
     found = summary(lines)
     assert found["median_step_ms"] == 10.0
     assert found["output_throughput"] == pytest.approx(12 / 0.03)
     table = "\n".join(steps_lines({**found, "rows": 4, "parts_ms": {"attention": 1.5}}))
     assert "Idle, median (ms):                       0.100" in table
+    assert "Draft, median (ms):                      1.200" in table
     assert "A step's attention (ms):                 1.500" in table
 
 
 def test_kernels_are_sorted_by_their_names():
-    kernels = [("_attend_split", 4.0), ("nvjet_tst_128x8", 10.0), ("Memcpy HtoD (Pinned -> Device)", 1.0),
-               ("_row_winner", 2.0), ("vectorized_elementwise_kernel", 3.0)]  # fmt: skip
+    kernels = [("attend_decode", 3.0), ("merge_splits", 1.0), ("nvjet_tst_128x8", 4.0), ("_few_tokens", 6.0),
+               ("Memcpy HtoD (Pinned -> Device)", 1.0), ("_row_winner", 2.0),
+               ("vectorized_elementwise_kernel", 3.0)]  # fmt: skip
     parts = sum_parts(kernels, num_steps=2)
     assert parts == {
         "attention": 2.0, "sampling": 1.0, "products": 5.0, "copies to and from the host": 0.5, "small ops": 1.5,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from threefold.bench.compare_sides import figures
 from threefold.bench.envelope_cell import Cell, Run, describe
 from threefold.bench.measure import goodput, measure
 from threefold.bench.outcome import Outcome
+from threefold.bench.step_load import StepRecord, changes
+from threefold.bench.steps import StepLine, summary
 from threefold.metrics import EngineStats
 from threefold.report.build import build_page
 from threefold.report.parts import Part, parts_of
@@ -86,6 +89,27 @@ def comparison_result() -> dict[str, Any]:
     return {
         **ORIGIN, "sides": [{"name": "a"}, {"name": "b"}], "num_rounds": 3, "rounds_asked": 3, "ended": "",
         "figures": figures(["a", "b"], runs), "remarks": [], "runs": {},
+    }  # fmt: skip
+
+
+def step_load_result(group: str = "mixed") -> dict[str, Any]:
+    """Two users, eight, two again, who draft four tokens a row where there are few."""
+    records = []
+    for users, drafts in ((2, 4), (8, 1), (2, 4)):
+        num = users * drafts
+        records += [StepRecord(users, users, users, users + num, num, num, users, 5.0 + users) for _ in range(60)]
+    return {
+        **ORIGIN, "benchmark": "step-load", "model_id": "models/tiny", "group": group, "num_failed": 1,
+        "changes": changes(records), "num_draft_tokens": 100, "num_accepted_tokens": 40,
+        "steps": [asdict(record) for record in records],
+    }  # fmt: skip
+
+
+def steps_result(rows: int = 4, model: str = "models/tiny") -> dict[str, Any]:
+    lines = [StepLine(rows, 0.1, 0.2, 5.0, 0.3, 0.05, 6.0 + turn, 5.5, 0.2, 0.5) for turn in range(9)]
+    return {
+        **ORIGIN, "benchmark": "steps", "model_id": model, "rows": rows, "input_len": 8, "temperature": 0.0,
+        **summary(lines), "parts_ms": {"attention": 1.5, "products": 4.0}, "steps": [asdict(line) for line in lines],
     }  # fmt: skip
 
 
@@ -160,7 +184,7 @@ def save(tmp_path: Path) -> Callable[..., str]:
 @pytest.fixture(scope="session")
 def every_part(portrait_result: dict[str, Any], advise_result: dict[str, Any]) -> list[Part]:
     results = [*map(serve_run, (1, 4, 16)), envelope_result(), ladder_result(), comparison_result(), portrait_result,
-               advise_result]  # fmt: skip
+               advise_result, step_load_result(), steps_result(1), steps_result(4)]  # fmt: skip
     return [part for number, result in enumerate(results) for part in parts_of(result, f"{number}.json")]
 
 
@@ -187,6 +211,16 @@ def make_ladder() -> Callable[..., dict[str, Any]]:
 @pytest.fixture
 def make_comparison() -> Callable[..., dict[str, Any]]:
     return comparison_result
+
+
+@pytest.fixture
+def make_step_load() -> Callable[..., dict[str, Any]]:
+    return step_load_result
+
+
+@pytest.fixture
+def make_steps() -> Callable[..., dict[str, Any]]:
+    return steps_result
 
 
 @pytest.fixture

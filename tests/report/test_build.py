@@ -71,7 +71,9 @@ def test_every_figure_says_where_it_was_measured(make_ladder):
     assert "threefold bench something --label &#39;a b&#39;" in page
 
 
-def test_text_of_a_user_is_text(make_serve, make_envelope, make_ladder, make_comparison, portrait_result, nasty):
+def test_text_of_a_user_is_text(
+    make_serve, make_envelope, make_ladder, make_comparison, make_step_load, make_steps, portrait_result, nasty
+):
     comparison = make_comparison()
     comparison["ended"] = nasty
     results = [
@@ -79,6 +81,8 @@ def test_text_of_a_user_is_text(make_serve, make_envelope, make_ladder, make_com
         make_envelope(nasty),
         make_ladder(nasty),
         comparison,
+        make_step_load(nasty),
+        make_steps(model=nasty),
         portrait_result,
     ]
     parts = [part for result in results for part in parts_of(result, nasty)]

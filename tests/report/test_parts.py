@@ -9,12 +9,14 @@ def kinds(result) -> list[str]:
 
 
 def test_what_a_file_is_is_told_from_what_it_holds(
-    make_serve, make_envelope, make_ladder, make_comparison, portrait_result, advise_result
+    make_serve, make_envelope, make_ladder, make_comparison, make_step_load, make_steps, portrait_result, advise_result
 ):
     assert kinds(make_serve()) == ["serve"]
     assert kinds(make_envelope()) == ["envelope"]
     assert kinds(make_ladder()) == ["ladder"]
     assert kinds(make_comparison()) == ["comparison"]
+    assert kinds(make_step_load()) == ["step-load"]
+    assert kinds(make_steps()) == ["steps"]
     assert kinds(portrait_result) == ["portrait"]
     assert kinds(advise_result) == ["advice", "tuned", "verification", "verification", "portrait"]
 

@@ -2,12 +2,15 @@
 
 import pytest
 
-from threefold.report.advice import advice_section, tuned_section, verification_section
+from threefold.report.advice import advice_section, tuned_section
 from threefold.report.comparison import comparison_section
 from threefold.report.envelope import envelope_section
 from threefold.report.ladder import ladder_section
 from threefold.report.parts import parts_of
 from threefold.report.portrait import portrait_section
+from threefold.report.step_load import step_load_section
+from threefold.report.steps import steps_section
+from threefold.report.verification import verification_section
 
 pytest.importorskip("matplotlib")
 
@@ -72,12 +75,67 @@ def test_predictions_are_shown_beside_what_was_measured(advise_result):
     assert "<b class='badge bad'>wrong</b>" in said
 
 
+def test_loads_are_told_apart(advise_result):
+    cells = [one | {"load": load} for load in ("prose", "code") for one in advise_result["verification"]]
+    said = body(verification_section, {**advise_result, "verification": cells}, "verification")
+    assert said.count("<figure>") == 3, "one of each load, and one of what tune measured"
+    assert "<figcaption>Change of tokens per second: code</figcaption>" in said
+    assert "<td class='left'>prose</td><td class='left'>ngram</td><td class='right'>2</td>" in said
+
+
 def test_nothing_was_open(advise_result):
     said = body(verification_section, {**advise_result, "verification": []}, "verification")
     assert "Nothing was open" in said
+
+
+def test_a_sweep_is_drawn_in_place_of_the_search(advise_result):
+    points = [point | {"max_num_seqs": 4 * point["max_num_seqs"]} for point in advise_result["tuned"]["points"]]
+    tuned = advise_result["tuned"] | {"sweep": {"points": points}}
+    said = body(tuned_section, {**advise_result, "tuned": tuned}, "tuned")
+    assert "max_num_seqs: 8" in said
+    assert "max_num_seqs: 8" not in body(tuned_section, advise_result, "tuned")
 
 
 def test_what_tune_settled(advise_result):
     said = body(tuned_section, advise_result, "tuned")
     assert "because it was measured" in said
     assert "<pre>max-num-seqs: 1\n</pre>" in said
+
+
+def test_a_load_that_changes_says_how_soon_drafts_follow(make_step_load):
+    said = body(step_load_section, make_step_load(), "step-load")
+    assert "From 2 to 8 users: drafts verified settle after 10 steps, drafts asked for settle after 10 steps." in said
+    assert "40 % of 100 drafts that were verified were right." in said
+    assert "1 request failed." in said
+    assert "<title>verified: 4, step: 0</title>" in said  # three steps a point
+    assert ">2 → 8<" in said, "the change is marked"
+    assert "Time of a step, mean over 3 steps" in said
+
+
+def test_a_load_that_never_settles_says_so(make_step_load):
+    result = make_step_load()
+    result["changes"][0]["asked"]["settled_after_steps"] = None
+    assert "drafts asked for settle never" in body(step_load_section, result, "step-load")
+
+
+def test_steps_of_one_model_are_one_table(make_steps):
+    parts = [part for rows in (16, 4) for part in parts_of(make_steps(rows), f"{rows}.json")]
+    said = steps_section(parts, include_text=False).body
+    assert said.count("<table>") == 1
+    assert said.index("<td class='right'>4</td>") < said.index("<td class='right'>16</td>")
+    assert "A step, by requests at once" in said
+    assert "<title>attention: 1.5 ms</title>" in said
+    assert "<title>the whole step: 10, requests at once: 16</title>" in said
+
+
+def test_steps_that_were_measured_before_drafts_were_timed(make_steps):
+    old = {key: value for key, value in make_steps().items() if "draft" not in key}
+    said = body(steps_section, old, "steps")
+    assert "draft ms" not in said
+    assert "<th class='right'>idle ms</th>" in said
+
+
+def test_steps_without_a_card_have_no_kinds_of_kernels(make_steps):
+    said = body(steps_section, make_steps() | {"parts_ms": {}}, "steps")
+    assert "by kind" not in said
+    assert "by requests at once" not in said

@@ -10,7 +10,7 @@ from threefold.advise.evaluate import ROW_STEPS, Evaluator
 from threefold.advise.facts import MachineFacts
 from threefold.advise.judge import Judge
 from threefold.advise.knee import KneePoint, find_knee, judge_batched_tokens, judge_knee, knee_curve
-from threefold.advise.levers import Assumptions, Variant, base_variant, lever_variants
+from threefold.advise.levers import KV8, QUANTISED, Assumptions, Variant, base_variant, lever_variants
 from threefold.advise.portrait import Portrait
 from threefold.advise.quality import quality_words
 from threefold.advise.replay import Replay
@@ -26,7 +26,6 @@ from threefold.advise.verdict import (
 
 SAMPLES = 5
 """Samples of the load for the interval."""
-QUANTISED = ("fp8 weights", "awq weights", "fp8 kv cache")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ def advise(
     judge = Judge(evaluator, base, concurrency, wishes.samples, targets)
     for variant in lever_variants(facts, replayed.propose_ms, wishes.assumed):
         say(f"simulating {variant.name}")
-        verdict = _cannot_say(variant, portrait, is_gpu=facts.is_gpu) or judge.verdict(variant)
+        verdict = _cannot_say(variant, portrait, facts) or judge.verdict(variant)
         verdict.quality = quality_words(variant.name, wishes.quality)
         verdicts.append(verdict)
     now = judge.base_results[0] if judge.base_results else evaluator.run(base, concurrency, 0)
@@ -135,15 +134,20 @@ def _concurrency(evaluator: Evaluator, base: Variant, wishes: Wishes) -> tuple[i
     return max(round(mean), 1), f"requests in flight when the log comes at its own rate ({rate:.2g} requests/s)"
 
 
-def _cannot_say(variant: Variant, portrait: Portrait, *, is_gpu: bool) -> Verdict | None:
-    """Where the log does not hold what a verdict would rest on."""
+def _cannot_say(variant: Variant, portrait: Portrait, facts: MachineFacts) -> Verdict | None:
+    """Where log or machine do not hold what a verdict would rest on."""
+    reason = ""
     if variant.drafter in ("ngram", "suffix") and not portrait.replay["num_sampled"]:
-        return Verdict(variant.name, UNKNOWN, reason="the log has no answers to replay; record with text or hashes")
-    if variant.name in QUANTISED and not is_gpu:
-        return Verdict(variant.name, UNKNOWN, reason="reckoned for cards only: on a CPU eight bits are not faster")
-    if variant.name == "prefix caching" and not portrait.prefix["is_known"]:
-        return Verdict(variant.name, UNKNOWN, reason="the log has neither prompts nor block hashes")
-    return None
+        reason = portrait.replay["why_none"]
+    elif variant.name in QUANTISED and not facts.is_gpu:
+        reason = "reckoned for cards only: on a CPU eight bits are not faster"
+    elif variant.name in QUANTISED and variant.name != KV8 and facts.quantization:
+        reason = f"the weights are quantised already ({facts.quantization})"
+    elif variant.name == KV8 and facts.is_kv8:
+        reason = "the KV cache has 8 bits already"
+    elif variant.name == "prefix caching" and not portrait.prefix["is_known"]:
+        reason = "the log has neither prompts nor block hashes"
+    return Verdict(variant.name, UNKNOWN, reason=reason) if reason else None
 
 
 def _summary(verdicts: Sequence[Verdict], is_hopeless: bool) -> list[str]:
@@ -158,7 +162,7 @@ def _summary(verdicts: Sequence[Verdict], is_hopeless: bool) -> list[str]:
         if one.lever in ("ngram", "suffix") and one is not best:
             continue  # one drafter is enough, and a drafter that does not pay costs nothing
         if one.lever == "max_num_seqs":
-            lines.append(f"{one.setting}: the knee; {one.reason}.")
+            lines.append(f"{one.setting}: {one.reason}.")
         elif one.lever == "prefix caching" and one.verdict == ON:
             lines.append(f"Keep prefix caching on: {_percent(one)}.")
         else:

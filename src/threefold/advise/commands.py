@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from threefold.advise.advise import Advice, Wishes, advise
-from threefold.advise.evaluate import Evaluator
 from threefold.advise.facts import MachineFacts, read_facts
 from threefold.advise.levers import Assumptions, Variant, base_variant, lever_variants
 from threefold.advise.log import read_logs
@@ -16,12 +15,13 @@ from threefold.advise.logged import Log
 from threefold.advise.options import ADVISE_FLAGS, LOG_FLAGS, TUNE_FLAGS, AdviseOptions, LogOptions, TuneOptions
 from threefold.advise.portrait import Portrait, draw_portrait
 from threefold.advise.quality import read_quality
-from threefold.advise.replay import Replay, replay
-from threefold.advise.tables import advice_lines, portrait_lines, verification_lines
+from threefold.advise.replay import NO_REPLAY, Replay, replay
+from threefold.advise.tables import advice_lines, portrait_lines
 from threefold.advise.targets import parse_targets
 from threefold.advise.trace import Encoder, TokenizerLike, TraceRequest, to_trace
 from threefold.advise.tune import tune
-from threefold.advise.verify import Verifier, verify
+from threefold.advise.verify_command import check_reload, check_verification, verified, verifiers
+from threefold.advise.verify_table import verification_lines, verification_markdown
 from threefold.bench.machine import provenance
 from threefold.bench.report import say, write_json, write_text
 from threefold.config import EngineConfig
@@ -47,7 +47,8 @@ def run_profile(words: Sequence[str]) -> int:
         return 0
     asked = _log_options(parsed)
     log = read_logs(_paths(parsed.positionals, "profile LOG…"))
-    _, _, portrait = _portrait(log, open_tokenizer(engine_config(parsed)), asked)
+    config = engine_config(parsed)
+    _, _, portrait = _portrait(log, open_tokenizer(config), asked, is_dummy=_is_dummy(config))
     _show(portrait_lines(portrait))
     _keep(asked, {**provenance(["profile", *words]), **portrait.to_dict()})
     return 0
@@ -66,18 +67,18 @@ def run_advise(words: Sequence[str]) -> int:
         return 0
     asked = _log_options(parsed)
     wanted = fill("advise", AdviseOptions(), parsed.assignments)
+    check_verification(wanted)
+    where = provenance(["advise", *words])
     case = _case(parsed, asked, wanted, "advise [MODEL] LOG…")
-    lines, figures = case.lines(), case.figures()
+    result = {**where, **case.figures()}
+    _show(case.lines())
     if wanted.is_verified:
-        from threefold.advise.engine_measure import EngineMeasure
-
-        verifier = Verifier(EngineMeasure(case.loaded), case.trace, case.evaluator)
-        users = sorted({min(count, case.facts.max_num_seqs) for count in wanted.users})
-        cells = verify(verifier, base_variant(case.facts), case.levers, users, rounds=wanted.rounds, say=say)
-        lines += verification_lines(cells)
-        figures["verification"] = [cell.to_dict() for cell in cells]
-    _show(lines)
-    _keep(asked, {**provenance(["advise", *words]), **figures})
+        cells = verified(case, wanted, say)
+        result["verification"] = [cell.to_dict() for cell in cells]
+        _show(["", *verification_lines(cells)])
+        if wanted.markdown is not None:
+            write_text(Path(wanted.markdown), verification_markdown(cells, result), "--markdown")
+    _keep(asked, result)
     return 0
 
 
@@ -94,18 +95,24 @@ def run_tune(words: Sequence[str]) -> int:
         return 0
     asked = _log_options(parsed)
     wanted = fill("advise", AdviseOptions(), parsed.assignments)
-    output = Path(fill("tune", TuneOptions(), parsed.assignments).output)
+    how = fill("tune", TuneOptions(), parsed.assignments)
+    output = Path(how.output)
     if wanted.machine is not None:
         raise ConfigError("tune measures on the engine itself; leave --machine out")
+    if wanted.is_verified:
+        raise ConfigError("tune measures what is open by itself; --verify is for advise")
+    check_verification(wanted)
+    where = provenance(["tune", *words])
     case = _case(parsed, asked, wanted, "tune [MODEL] LOG…")
-    from threefold.advise.engine_measure import EngineMeasure
-
-    verifier = Verifier(EngineMeasure(case.loaded), case.trace, case.evaluator)
-    tuned = tune(verifier, case.advice, base_variant(case.facts), case.levers, rounds=wanted.rounds, say=say)
+    (verifier,) = verifiers(case)
+    tuned = tune(
+        verifier, case.advice, base_variant(case.facts), case.levers, rounds=wanted.rounds,
+        is_exhaustive=how.is_exhaustive, say=say,
+    )  # fmt: skip
     header = [f"for {case.facts.model} on {case.facts.device}, by `threefold tune`"]
     write_text(output, tuned.yaml(header), "--output")
     _show([*case.lines(), *verification_lines(tuned.cells), *tuned.reasons, f"written: {output}"])
-    _keep(asked, {**provenance(["tune", *words]), **case.figures(), "tuned": tuned.to_dict()})
+    _keep(asked, {**where, **case.figures(), "tuned": tuned.to_dict()})
     return 0
 
 
@@ -126,15 +133,15 @@ def _keep(asked: LogOptions, result: dict[str, Any]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class Case:
     """A log, a machine, and what is advised."""
 
-    loaded: Any
-    """The engine; None when the machine came from a file."""
+    engine: Any
+    """engine_measure.OneEngine; None when the machine came from a file."""
     facts: MachineFacts
     trace: list[TraceRequest]
+    replayed: Replay
     portrait: Portrait
-    evaluator: Evaluator
     levers: list[Variant]
     advice: Advice
 
@@ -151,7 +158,7 @@ class _Case:
         }
 
 
-def _case(parsed: Parsed, asked: LogOptions, wanted: AdviseOptions, form: str) -> _Case:
+def _case(parsed: Parsed, asked: LogOptions, wanted: AdviseOptions, form: str) -> Case:
     """Read the log, measure the machine, judge every lever."""
     targets = parse_targets(wanted.targets)
     quality = read_quality(wanted.quality)
@@ -159,18 +166,22 @@ def _case(parsed: Parsed, asked: LogOptions, wanted: AdviseOptions, form: str) -
     log = read_logs(_paths(logs, form))
     config = engine_config(parsed, model)
     tokenizer = open_tokenizer(config)
-    loaded, facts = _machine(wanted, config)
+    engine, facts = _machine(wanted, config)
+    check_reload(wanted, facts)
     if wanted.has_answers_made:
         from threefold.advise.answers import answer_all
 
-        log = answer_all(log, loaded, Encoder(tokenizer), asked.output_tokens, say)
-    trace, replayed, portrait = _portrait(log, tokenizer, asked)
+        log = answer_all(log, engine.loaded(), Encoder(tokenizer), asked.output_tokens, say)
+    trace, replayed, portrait = _portrait(log, tokenizer, asked, is_dummy=_is_dummy(config))
     assumed = Assumptions(wanted.draft_ratio, wanted.draft_acceptance)
     wishes = Wishes(wanted.concurrency, targets, assumed, quality=quality)
     advice = advise(facts, trace, replayed, portrait, wishes, say=say)
-    evaluator = Evaluator(trace, replayed, draft_acceptance=assumed.draft_acceptance)
     levers = lever_variants(facts, replayed.propose_ms, assumed)
-    return _Case(loaded, facts, trace, portrait, evaluator, levers, advice)
+    return Case(engine, facts, trace, replayed, portrait, levers, advice)
+
+
+def _is_dummy(config: EngineConfig) -> bool:
+    return config.model.load_format == "dummy"
 
 
 def open_tokenizer(config: EngineConfig) -> TokenizerLike:
@@ -181,13 +192,16 @@ def open_tokenizer(config: EngineConfig) -> TokenizerLike:
 
     if config.model.tokenizer is not None:
         return Tokenizer.from_path(Path(config.model.tokenizer))
-    checkpoint = open_checkpoint(locate_model(config.model.model, config.model.revision))
+    model = config.model
+    checkpoint = open_checkpoint(locate_model(model.model, model.revision), model.load_format, model.seed)
     return Tokenizer.from_facts(checkpoint.plain_tokenizer_facts)
 
 
-def _portrait(log: Log, tokenizer: TokenizerLike, asked: LogOptions) -> tuple[list[TraceRequest], Replay, Portrait]:
+def _portrait(
+    log: Log, tokenizer: TokenizerLike, asked: LogOptions, *, is_dummy: bool
+) -> tuple[list[TraceRequest], Replay, Portrait]:
     trace = to_trace(log, Encoder(tokenizer), output_tokens=asked.output_tokens)
-    replayed = replay(trace)
+    replayed = NO_REPLAY if is_dummy else replay(trace)
     return trace, replayed, draw_portrait(log, trace, replayed, include_text=asked.include_text)
 
 
@@ -198,14 +212,14 @@ def _machine(wanted: AdviseOptions, config: EngineConfig) -> tuple[Any, MachineF
             raise ConfigError("--answer and --verify need the engine itself; leave --machine out")
         return None, read_facts(Path(wanted.machine))
     say("loading the model and measuring what steps cost")
+    from threefold.advise.engine_measure import OneEngine
     from threefold.advise.measured import measure_machine
-    from threefold.engine.build import load_engine
 
-    loaded = load_engine(config)
-    facts = measure_machine(loaded)
+    engine = OneEngine(config, wanted.awq_model)
+    facts = measure_machine(engine.loaded())
     if wanted.save_machine is not None:
         write_json(Path(wanted.save_machine), facts.to_dict())
-    return loaded, facts
+    return engine, facts
 
 
 def _model_and_logs(parsed: Parsed) -> tuple[str | None, list[str]]:

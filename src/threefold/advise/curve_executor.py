@@ -1,7 +1,9 @@
 """A machine as the simulator knows it, and an executor that takes as long as that machine would.
 
-A step takes what the cost curve says for its shape, what drafting takes, and what the host adds. Tokens come from the
-log, drafts from its replay. Knows nothing about arrivals or latencies.
+A step takes what the cost curve says for its shape, what drafting takes, and what the host adds. Steps that feed
+prompts have a curve of their own: only the last token of a prompt needs logits, where the curve counts those of every
+token, and attention goes with each row's own length, where the curve knows their sum. Tokens come from the log, drafts
+from its replay. Knows nothing about arrivals or latencies.
 """
 
 from __future__ import annotations
@@ -33,10 +35,23 @@ class Machine:
     """KV blocks."""
     block_size: int = 16
     host: Host = Host()
+    prompts: CostCurve | None = None
+    """Whole steps that feed prompts, the host's part in them: by all tokens of the step, and by how many tokens of
+    prompts one of them looks at in the mean (see prompt_shape). None = the curve serves."""
     propose_ms: float = 0.0
     """Time of asking a drafter for one row's draft."""
     draft_ratio: float = 0.0
     """A draft model's size over the model's; its forward passes take this share of the model's."""
+
+
+def prompt_shape(num_tokens: int, num_pairs: float) -> StepShape:
+    """What `Machine.prompts` is asked: tokens of the step, and query-key pairs of the prompts in it."""
+    return StepShape(num_tokens, 1, round(num_pairs / num_tokens))
+
+
+def num_pairs(num_new: int, num_computed: int) -> float:
+    """Pairs of a query and a key before it, when so many tokens follow so many that are known."""
+    return num_new * (num_computed + 0.5 * (num_new + 1))
 
 
 class _SimRow:
@@ -62,6 +77,8 @@ class CurveExecutor:
     def __init__(self, machine: Machine) -> None:
         self.clock_s = 0.0
         self._machine = machine
+        near, far = (machine.curve.forward_ms(StepShape(1, 1, kv_tokens)) for kv_tokens in (1, 1001))
+        self._kv_token_ms = (far - near) / 1000
         self._texts: dict[int, tuple[SimRequest, list[int]]] = {}
         self._rows: dict[int, _SimRow] = {}
 
@@ -79,26 +96,34 @@ class CurveExecutor:
             self._rows.pop(request_id, None)
         for new in plan.new_rows:
             self._rows[new.request_id] = _SimRow(*self._texts[new.request_id], len(new.token_ids))
-        num_tokens = kv_tokens = num_asked = rounds = 0
+        num_tokens = kv_tokens = prompt_kv = num_asked = rounds = 0
+        pairs = 0.0
         results = []
         rows = self._rows
         for row_plan in plan.rows:
             num_tokens += row_plan.num_new
             kv_tokens += row_plan.num_computed + row_plan.num_new
+            if row_plan.num_new > 1 + row_plan.max_draft:
+                pairs += num_pairs(row_plan.num_new, row_plan.num_computed)
+                prompt_kv += row_plan.num_computed + row_plan.num_new
             result = _advance(rows[row_plan.request_id], row_plan)
             results.append(result)
             if row_plan.next_draft:
                 num_asked += 1
                 rounds = max(rounds, row_plan.next_draft)
         machine = self._machine
-        forward_ms = machine.curve.forward_ms(StepShape(num_tokens, len(plan.rows), kv_tokens))
+        host_ms = machine.host.step_ms + machine.host.row_ms * len(plan.rows)
+        if pairs and machine.prompts is not None:
+            others_ms = self._kv_token_ms * (kv_tokens - prompt_kv) + machine.host.row_ms * len(plan.rows)
+            step_ms = machine.prompts.forward_ms(prompt_shape(num_tokens, pairs)) + others_ms
+        else:
+            step_ms = machine.curve.forward_ms(StepShape(num_tokens, len(plan.rows), kv_tokens)) + host_ms
         draft_ms = machine.propose_ms * num_asked
         if machine.draft_ratio and num_asked:
             asked = StepShape(num_asked, num_asked, kv_tokens * num_asked // len(plan.rows))
             draft_ms += machine.draft_ratio * machine.curve.forward_ms(asked) * rounds
-        host_ms = machine.host.step_ms + machine.host.row_ms * len(plan.rows)
-        self.clock_s += (forward_ms + draft_ms + host_ms) / 1000
-        return StepResult(results, forward_ms=forward_ms, draft_ms=draft_ms)
+        self.clock_s += (step_ms + draft_ms) / 1000
+        return StepResult(results, forward_ms=max(step_ms - host_ms, 0.0), draft_ms=draft_ms)
 
     def close(self) -> None:
         """Forget all rows."""

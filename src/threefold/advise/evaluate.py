@@ -90,7 +90,7 @@ class Evaluator:
         if places is None:
             places = self.places(sample, self._num_requests(concurrency))
         traffic = self._requests(variant.drafter, places)
-        machine = replace(variant.machine, curve=self._wrong_curve(variant.machine, sample))
+        machine = self._wrong(variant.machine, sample)
         simulation = Simulation(machine, variant.settings, self._policy(variant))
         return simulation.run(traffic, concurrency)
 
@@ -155,14 +155,22 @@ class Evaluator:
         wanted = max(WAVES * concurrency, LEAST_REQUESTS)
         return max(min(wanted, self.most_requests()), int(1.5 * concurrency))
 
-    def _wrong_curve(self, machine: Machine, sample: int) -> CostCurve:
-        """The curve with an error of its own at every knot; the first sample has none."""
+    def _wrong(self, machine: Machine, sample: int) -> Machine:
+        """The machine with an error of its own at every knot of its curves; the first sample has none."""
         if sample == 0:
-            return machine.curve
-        data = machine.curve.to_dict()
-        scatter = np.random.default_rng(self._seed + sample).normal(0.0, NOISE, len(data["knots"]) + 1)
-        ms = [one * math.exp(off) for (_, one), off in zip(data["knots"], scatter[:-1].tolist(), strict=True)]
-        rising = np.maximum.accumulate(ms).tolist()
-        data["knots"] = [[tokens, one] for (tokens, _), one in zip(data["knots"], rising, strict=True)]
-        data["kv_token_ms"] *= math.exp(float(scatter[-1]))
-        return CostCurve.from_dict(data)
+            return machine
+        dice = np.random.default_rng(self._seed + sample)
+        curve = _wrong_curve(machine.curve, dice)
+        return replace(
+            machine, curve=curve, prompts=None if machine.prompts is None else _wrong_curve(machine.prompts, dice)
+        )
+
+
+def _wrong_curve(curve: CostCurve, dice: np.random.Generator) -> CostCurve:
+    data = curve.to_dict()
+    scatter = dice.normal(0.0, NOISE, len(data["knots"]) + 1)
+    ms = [one * math.exp(off) for (_, one), off in zip(data["knots"], scatter[:-1].tolist(), strict=True)]
+    rising = np.maximum.accumulate(ms).tolist()
+    data["knots"] = [[tokens, one] for (tokens, _), one in zip(data["knots"], rising, strict=True)]
+    data["kv_token_ms"] *= math.exp(float(scatter[-1]))
+    return CostCurve.from_dict(data)

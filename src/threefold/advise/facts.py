@@ -33,8 +33,16 @@ class MachineFacts:
     kv_token_bytes: int = 0
     """KV of one token, 0 = not known."""
     is_gpu: bool = False
+    is_dummy: bool = False
+    """True when weights are made up: speed is real, what the model says is not."""
+    quantization: str = ""
+    """Form of the weights, "" = plain."""
+    is_kv8: bool = False
+    """True when KV is kept in 8 bits."""
     host: dict[str, float] = field(default_factory=dict)
     """step_ms and row_ms: what a step takes beyond the curve."""
+    prompts: dict[str, Any] | None = None
+    """The curve of steps that feed prompts, see curve_executor; None = not measured."""
     notes: tuple[str, ...] = ()
     """Where the figures come from."""
 
@@ -45,6 +53,7 @@ class MachineFacts:
             self.num_blocks,
             self.block_size,
             Host(**self.host),
+            None if self.prompts is None else CostCurve.from_dict(self.prompts),
             propose_ms=propose_ms,
         )
 

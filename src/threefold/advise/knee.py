@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -38,12 +39,21 @@ def knee_curve(evaluator: Evaluator, base: Variant, targets: Mapping[str, float]
     points = []
     limit = base.settings.max_num_seqs
     places = evaluator.places(0, max(evaluator.most_requests(), 2 * limit))
-    sizes = [2**power for power in range(20) if 2**power < limit] + [limit]
-    for size in sizes:
+    for size in knee_sizes(limit):
         variant = replace(base, settings=replace(base.settings, max_num_seqs=size))
         result = evaluator.run(variant, size, 0, places)
         points.append(point_of(size, result, targets))
     return points
+
+
+def knee_sizes(limit: int) -> list[int]:
+    """Every power of two below the limit, and the limit."""
+    return [2**power for power in range(20) if 2**power < limit] + [limit]
+
+
+def steps_apart(size: int, other: int) -> float:
+    """Doublings between two sizes."""
+    return round(abs(math.log2(size / other)), 2)
 
 
 def point_of(size: int, result: LoadResult, targets: Mapping[str, float]) -> KneePoint:

@@ -50,14 +50,24 @@ class AdviseOptions:
     """Numbers of users to verify at."""
     rounds: int = 3
     """Measurements of each cell."""
+    is_by_kind: bool = False
+    """Verify every kind of request as a load of its own."""
+    is_reloading: bool = False
+    """Verify levers too for which the model must be loaded anew."""
+    awq_model: str | None = None
+    """Folder of the model in AWQ, for its cells."""
+    markdown: str | None = None
+    """File for the table of predicted against measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class TuneOptions:
-    """Where the settings go."""
+    """How the settings are found, and where they go."""
 
     output: str = "threefold.yaml"
     """File for `serve --config`."""
+    is_exhaustive: bool = False
+    """Measure every max_num_seqs beside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +118,23 @@ ADVISE_FLAGS = (
          "let the model answer the log's prompts first (at most --output-tokens each): for logs without answers, or "
          "with another model's", kind="switch"),
     Flag("verify", "advise.is_verified", switch,
-         "measure prefix caching, ngram and suffix on this machine and show it beside the prediction", kind="switch"),
+         "measure levers on this machine and show it beside the prediction: twice the running requests, prefix "
+         "caching, ngram and suffix", kind="switch"),
     Flag("users", "advise.users", _one_count, "numbers of users for --verify (default 1 4 16)", kind="list",
          metavar="N"),
-    Flag("rounds", "advise.rounds", integer(1), "measurements of each cell for --verify (default 3)", metavar="N"),
+    Flag("rounds", "advise.rounds", integer(1), "measurements of each cell (default 3)", metavar="N"),
+    Flag("by-kind", "advise.is_by_kind", switch, "verify each kind of request as a load of its own", kind="switch"),
+    Flag("reload", "advise.is_reloading", switch,
+         "verify FP8 weights, FP8 KV and --awq-model too, on a card: the model is loaded anew for each", kind="switch"),
+    Flag("awq-model", "advise.awq_model", text, "the model in AWQ, a folder, for --reload", metavar="FOLDER"),
+    Flag("markdown", "advise.markdown", text, "write the table of predicted against measured there", metavar="FILE"),
 )  # fmt: skip
 
 TUNE_FLAGS = (
     Flag("output", "tune.output", text, "file for `serve --config` (default threefold.yaml)", metavar="FILE.yaml"),
+    Flag("exhaustive", "tune.is_exhaustive", switch,
+         "measure every max_num_seqs beside, --rounds times, and say how far off the knee was that was found without",
+         kind="switch"),
 )  # fmt: skip
 
 LADDER_FLAGS = (

@@ -85,6 +85,7 @@ def draw_portrait(log: Log, trace: Sequence[TraceRequest], replayed: Replay, *, 
             "num_sampled": replayed.num_sampled,
             "num_replayable": replayed.num_replayable,
             "propose_ms": replayed.propose_ms,
+            "why_none": replayed.why_none,
         },
         samples=[_sample(one.prompt, one.messages) for one in log.requests[:5]] if include_text else [],
     )

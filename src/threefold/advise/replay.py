@@ -46,6 +46,20 @@ class Replay(NamedTuple):
     """Requests replayed."""
     num_replayable: int
     """Requests that could have been."""
+    why_none: str = "the log has no answers to replay; record with text or hashes"
+    """Where nothing was replayed."""
+
+    def of(self, places: Sequence[int]) -> Replay:
+        """That of some requests, renumbered."""
+        drafts = {
+            name: {index: known[place] for index, place in enumerate(places) if place in known}
+            for name, known in self.drafts.items()
+        }
+        return self._replace(drafts=drafts)
+
+
+NO_REPLAY = Replay({}, {}, 0, 0, "not replayed: the weights are made up, so they say nothing that could be foreseen")
+"""Of a model without weights."""
 
 
 def replay(

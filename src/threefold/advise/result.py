@@ -62,6 +62,12 @@ class LoadResult:
         if num_output > 1:
             self.tpot_ms.append((end_s - first_s) * 1000 / (num_output - 1))
 
+    def add(self, other: LoadResult) -> None:
+        """The same load once more: what it came to counts too. The scheduler's counters stay those of the first."""
+        for one in ("duration_s", "num_done", "num_too_long", "num_shed", "output_tokens", "prompt_tokens", "full_s",
+                    "full_tokens", "busy_s", "ttft_ms", "tpot_ms", "e2e_ms"):  # fmt: skip
+            setattr(self, one, getattr(self, one) + getattr(other, one))
+
     @property
     def mean_running(self) -> float:
         """Requests in flight, queue included, averaged over time."""

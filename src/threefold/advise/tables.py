@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from threefold.advise.advise import Advice
 from threefold.advise.ladder import LadderResult
 from threefold.advise.portrait import Portrait
 from threefold.advise.verdict import Verdict
-from threefold.advise.verify_cell import Cell, score
 from threefold.bench.report import drawn_table
-
-_SIGNS = {True: "right", False: "wrong", None: "small"}
 
 
 def portrait_lines(portrait: Portrait) -> list[str]:
@@ -65,7 +61,7 @@ def _prefix_lines(prefix: dict[str, Any]) -> list[str]:
 def _predictability_lines(portrait: Portrait) -> list[str]:
     replayed = portrait.replay
     if not replayed["num_sampled"]:
-        return ["drafts       the log has no answers to replay"]
+        return [f"drafts       {replayed['why_none']}"]
     rows = []
     for kind, facts in {"all": None, **portrait.kinds}.items():
         by_drafter = portrait.predictability if facts is None else facts["predictability"]
@@ -100,18 +96,6 @@ def advice_lines(advice: Advice) -> list[str]:
     lines += ["why:", *(f"  {one.lever}: {_why(one)}" for one in advice.verdicts)]
     lines += ["max_num_seqs, with as many users:", *_knee_lines(advice)]
     return [*lines, "what to do:", *(f"  {line}" for line in advice.summary)]
-
-
-def verification_lines(cells: Sequence[Cell]) -> list[str]:
-    """Predicted against measured."""
-    rows = [
-        [cell.lever, str(cell.users), str(cell.num_requests), f"{cell.predicted:+.0%}",
-         f"{cell.measured:+.0%} ± {100 * cell.spread:.0f}", _SIGNS[cell.is_sign_right],
-         "yes" if cell.is_close else "no", f"{cell.predicted_rate:.0f}", f"{cell.measured_rate:.0f}"]
-        for cell in cells
-    ]  # fmt: skip
-    headers = ["lever", "users", "requests", "predicted", "measured", "sign", "within 15", "tokens/s said", "was"]
-    return ["predicted against measured, on this machine:", *drawn_table(headers, rows), *score(cells)]
 
 
 def ladder_lines(result: LadderResult) -> list[str]:

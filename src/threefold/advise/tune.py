@@ -6,21 +6,19 @@ Nothing is relaunched: every setting tried here can change on one loaded model. 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import yaml
 
 from threefold.advise.advise import Advice
-from threefold.advise.knee import KneePoint, find_knee, point_of
+from threefold.advise.knee import KneePoint, find_knee
+from threefold.advise.knee_measured import Sweep, around, sweep
 from threefold.advise.levers import Variant
 from threefold.advise.verdict import LEAST_GAIN, UNKNOWN, Verdict
-from threefold.advise.verify import LIVE, Verifier
+from threefold.advise.verify import LIVE, Verifier, contrast_of
 from threefold.advise.verify_cell import BIG, Cell
 from threefold.flags.targets import SERVED
-
-WAVES = 3
-"""Requests a user when the knee is measured."""
 
 
 @dataclass(slots=True)
@@ -33,6 +31,8 @@ class Tuned:
     settings: dict[str, Any] = field(default_factory=dict)
     """Flags of `threefold serve` by name."""
     reasons: list[str] = field(default_factory=list)
+    sweep: Sweep | None = None
+    """Where it was asked for."""
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -52,6 +52,7 @@ def tune(
     variants: Sequence[Variant],
     *,
     rounds: int,
+    is_exhaustive: bool = False,
     say: Callable[[str], None],
 ) -> Tuned:
     """Measure the knee around the one that was predicted, and the levers that the advice does not rule out.
@@ -61,18 +62,32 @@ def tune(
         advice: what was predicted.
         base: the engine as it is.
         variants: the levers.
-        rounds: measurements of each lever.
+        rounds: measurements of each lever, and of each size of a sweep.
+        is_exhaustive: measure every size too, on its own, and say how far the knee was from the one found so.
         say: told of every measurement.
+
+    Raises:
+        ConfigError: no request of the load could be answered.
     """
-    tuned = Tuned(_measured_knee(verifier, advice, base, say), [])
+    predicted = find_knee(advice.knee)[0]
+    first = predicted or advice.knee[0]
+    tuned = Tuned(around(first.max_num_seqs, verifier, base, advice.targets, say), [])
     _settle_knee(tuned, base.settings.max_num_seqs)
     _settle_targets(tuned, advice.targets)
+    if is_exhaustive:
+        points = sweep(verifier, base, advice.targets, rounds, say)
+        tuned.sweep = Sweep.of(points, find_knee(tuned.points)[0], predicted)
+        tuned.reasons += tuned.sweep.lines()
     verdicts = {one.lever: one for one in advice.verdicts}
-    for variant in variants:
-        if variant.name in LIVE and _is_open(verdicts[variant.name]):
-            cell = verifier.cell(base, variant, min(advice.concurrency, base.settings.max_num_seqs), rounds)
-            say(f"{cell.lever}: predicted {cell.predicted:+.0%}, measured {cell.measured:+.0%}")
-            tuned.cells.append(cell)
+    wanted = [
+        one
+        for one in variants
+        if one.name in LIVE and _is_open(verdicts[one.name]) and (one.drafter is None or verifier.has_text)
+    ]
+    users = min(advice.concurrency, base.settings.max_num_seqs, verifier.most_users)
+    tuned.cells = verifier.cells([contrast_of(base, one) for one in wanted], users, rounds) if wanted else []
+    for cell in tuned.cells:
+        say(f"{cell.lever}: predicted {cell.predicted:+.0%}, measured {cell.measured:+.0%}")
     _settle_levers(tuned)
     return tuned
 
@@ -82,34 +97,6 @@ def _is_open(verdict: Verdict) -> bool:
     if verdict.verdict == UNKNOWN or verdict.low is None or verdict.high is None:
         return False
     return verdict.high >= LEAST_GAIN or verdict.low <= -LEAST_GAIN
-
-
-def _measured_knee(verifier: Verifier, advice: Advice, base: Variant, say: Callable[[str], None]) -> list[KneePoint]:
-    """Half, once and twice the predicted knee, and on in a direction as long as the knee lies at that end."""
-    limit = base.settings.max_num_seqs
-    predicted = find_knee(advice.knee)[0] or advice.knee[0]
-    known: dict[int, KneePoint] = {}
-    wanted = {max(predicted.max_num_seqs // 2, 1), predicted.max_num_seqs, min(2 * predicted.max_num_seqs, limit)}
-    num = WAVES * min(4 * predicted.max_num_seqs, limit)
-    while wanted - known.keys():
-        for size in sorted(wanted - known.keys()):
-            known[size] = _measured_point(verifier, base, size, num, advice.targets)
-            say(f"max_num_seqs {size}: {known[size].output_rate:.0f} tokens/s, TPOT {known[size].tpot_p90_ms:.1f} ms")
-        knee, _ = find_knee(_ordered(known))
-        if knee is None or knee.max_num_seqs == min(known):
-            wanted.add(max(min(known) // 2, 1))
-        if knee is not None and knee.max_num_seqs == max(known):
-            wanted.add(min(2 * max(known), limit))
-    return _ordered(known)
-
-
-def _ordered(known: Mapping[int, KneePoint]) -> list[KneePoint]:
-    return [known[size] for size in sorted(known)]
-
-
-def _measured_point(verifier: Verifier, base: Variant, size: int, num: int, targets: Mapping[str, float]) -> KneePoint:
-    variant = replace(base, settings=replace(base.settings, max_num_seqs=size))
-    return point_of(size, verifier.measured(variant, size, num), targets)
 
 
 def _settle_knee(tuned: Tuned, current: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -27,6 +28,8 @@ class Cell:
     predicted_rate: float
     """Output tokens a second without the lever."""
     measured_rate: float
+    load: str = ""
+    """Where there are several."""
 
     @property
     def is_sign_right(self) -> bool | None:
@@ -46,10 +49,15 @@ class Cell:
 
 
 def score(cells: Sequence[Cell]) -> list[str]:
-    """How often sign and size were right."""
+    """How often sign and size were right, and how far speeds as such were off."""
+    if not cells:
+        return []
     signed = [cell.is_sign_right for cell in cells if cell.is_sign_right is not None]
     close = sum(cell.is_close for cell in cells)
+    off = [cell.predicted_rate / cell.measured_rate - 1 for cell in cells]
     return [
         f"sign right in {sum(signed)} of {len(signed)} cells with a measured effect above {BIG:.0%}",
         f"size within {100 * CLOSE:.0f} points in {close} of {len(cells)} cells",
+        f"tokens/s without the lever: predicted {statistics.median(off):+.0%} off in the middle, from {min(off):+.0%} "
+        f"to {max(off):+.0%}",
     ]

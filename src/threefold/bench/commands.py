@@ -231,8 +231,9 @@ def _step_load(parsed: Parsed) -> Finding:
             plot_step_load(Path(asked.plot), result)
 
     check_plot(asked.plot)
+    check_html(asked.html)
     result = bench_step_load(asked, config)
-    return Finding(result, step_load_lines(result), asked.json, True, write_more)
+    return Finding(result, step_load_lines(result), asked.json, True, write_more, html=asked.html)
 
 
 def _steps(parsed: Parsed) -> Finding:
@@ -240,8 +241,9 @@ def _steps(parsed: Parsed) -> Finding:
     config = engine_config(parsed, parsed.positionals[0] if parsed.positionals else None)
     from threefold.bench.steps import bench_steps, steps_lines
 
+    check_html(asked.html)
     result = bench_steps(asked, config)
-    return Finding(result, steps_lines(result), asked.json, is_good=True)
+    return Finding(result, steps_lines(result), asked.json, is_good=True, html=asked.html)
 
 
 def _control(parsed: Parsed) -> Finding:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from threefold.bench.report import drawn_table
+from threefold.bench.machine import described
+from threefold.bench.report import drawn_table, markdown_table
 
 _LEFT = 3  # columns that hold words
 
@@ -42,13 +43,10 @@ def markdown(result: dict[str, Any]) -> str:
     """The table for a document, with the command that made it."""
     names = headers(result)
     lines = [
-        f"`{result['command']}`, commit {_short(result['git_commit'])}, {result['date'][:10]}, "
-        f"{result['machine']['cpu']}, {result['machine']['cores']} cores, rounds: {result['rounds']}, "
-        f"at most {result['max_tokens']} tokens a request. Tokens/s: median ± half the spread.",
+        f"`{result['command']}`, {described(result)}, rounds: {result['rounds']}, at most {result['max_tokens']} "
+        "tokens a request. Tokens/s: median ± half the spread.",
         "",
-        "| " + " | ".join(names) + " |",
-        "| " + " | ".join("---" if index < _LEFT else "---:" for index in range(len(names))) + " |",
-        *("| " + " | ".join(row(cell)) + " |" for cell in result["cells"]),
+        *markdown_table(names, [row(cell) for cell in result["cells"]], num_left=_LEFT),
         "",
         *outcome_lines(result),
     ]
@@ -81,12 +79,6 @@ def _outcome(cells: list[dict[str, Any]], key: str, name: str) -> str:
         f"{name} at least {cells[0][key]['target']:g}: holds in {verdicts.count(True)} of {len(cells)} cells, "
         f"fails in {verdicts.count(False)}, the noise leaves {verdicts.count(None)} open."
     )
-
-
-def _short(commit: str | None) -> str:
-    """The first digits, and whether files had changed since."""
-    digits, has_changes, _ = (commit or "unknown").partition("+")
-    return digits[:12] + (" with changes" if has_changes else "")
 
 
 def _speed(variant: dict[str, Any]) -> str:

@@ -1,13 +1,20 @@
-"""Where a figure was measured: machine, versions, commit, command. A reading without these is a rumour."""
+"""Where a figure was measured: machine, cards, versions, commit, command. A reading without these is a rumour.
+
+Asks neither torch nor a card: who sends load to a server elsewhere has use for neither.
+"""
 
 from __future__ import annotations
 
 import datetime
 import os
 import platform
+import re
 import shlex
 import subprocess
+from collections import Counter
+from collections.abc import Mapping
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +39,20 @@ def provenance(command: list[str]) -> dict[str, Any]:
             "python": platform.python_version(),
             "torch": _version("torch"),
             "threefold": __version__,
+            **cards(),
         },
     }
+
+
+def described(result: Mapping[str, Any]) -> str:
+    """Commit, day and machine of a result in a line."""
+    commit, has_changes, _ = (result["git_commit"] or "unknown").partition("+")
+    machine = result["machine"]
+    cards = f"{machine['cards']}, " if machine.get("cards") else ""
+    return (
+        f"commit {commit[:12]}{' with changes' * bool(has_changes)}, {result['date'][:10]}, {cards}{machine['cpu']}, "
+        f"{machine['cores']} cores"
+    )
 
 
 def cpu_model() -> str:
@@ -47,6 +66,32 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
+def cards() -> dict[str, Any]:
+    """This machine's cards as nvidia-smi names them, and the CUDA that torch was built for; {} without a card."""
+    said = _run("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
+    found = [parts for line in (said or "").splitlines() if len(parts := line.split(", ")) == 3]
+    if not found:
+        return {}
+    names = Counter(name for name, _, _ in found)
+    return {
+        "cards": ", ".join(name if count == 1 else f"{count} × {name}" for name, count in names.items()),
+        "card_memory": found[0][2],
+        "driver": found[0][1],
+        "cuda": _torch_cuda(),
+    }
+
+
+def _torch_cuda() -> str | None:
+    """From torch's own file, unread by Python: to import torch takes seconds."""
+    spec = find_spec("torch")
+    try:
+        text = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8") if spec and spec.origin else ""
+    except OSError:
+        return None
+    found = re.search(r"^cuda\b.*'([\d.]+)'$", text, flags=re.MULTILINE)
+    return found[1] if found else None
+
+
 def git_commit() -> str | None:
     """Commit of the checkout this package runs from, "+changes" behind it when files differ; None outside of one."""
     # ls-files: an installed package may lie inside somebody else's repository.
@@ -57,9 +102,14 @@ def git_commit() -> str | None:
 
 
 def _git(*words: str) -> str | None:
+    return _run("git", "-C", str(_PACKAGE), *words)
+
+
+def _run(*words: str) -> str | None:
+    """What a program says; None when it is not there, or fails."""
     try:
         done = subprocess.run(  # noqa: S603 fixed words
-            ["git", "-C", str(_PACKAGE), *words],  # noqa: S607 whichever git the user has
+            words,
             capture_output=True,
             text=True,
             check=True,

@@ -105,6 +105,12 @@ def drawn_table(headers: Sequence[str], rows: Sequence[Sequence[str]], num_left:
     return [line.rstrip() for line in captured.get().splitlines() if line.strip()]
 
 
+def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]], num_left: int = 1) -> list[str]:
+    """The same for a document."""
+    sides = ["---" if index < num_left else "---:" for index in range(len(headers))]
+    return [f"| {' | '.join(line)} |" for line in (headers, sides, *rows)]
+
+
 def print_table(lines: list[str]) -> None:
     """Print, headings in bold on a terminal, failures in red."""
     console = Console(highlight=False, soft_wrap=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from threefold.bench.load_options import DATASET_HELP, JSON_HELP, PLOT_HELP
+from threefold.bench.load_options import DATASET_HELP, HTML_HELP, JSON_HELP, PLOT_HELP
 from threefold.flags.flag import Flag
 from threefold.flags.values import human_int, integer, text, words
 
@@ -29,6 +29,8 @@ class StepLoadOptions:
     """File to write the result to."""
     plot: str | None = None
     """Picture to draw."""
+    html: str | None = None
+    """File for a page."""
 
 
 def _counts(value: str) -> tuple[int, ...]:
@@ -46,4 +48,5 @@ STEP_LOAD_FLAGS = (
     Flag("shuffle-seed", "step_load.shuffle_seed", human_int, "of the choice of prompts (0)", metavar="N"),
     Flag("json", "step_load.json", text, JSON_HELP, aliases=("--output-json",), metavar="FILE"),
     Flag("plot", "step_load.plot", text, PLOT_HELP, metavar="FILE"),
+    Flag("html", "step_load.html", text, HTML_HELP, metavar="FILE"),
 )  # fmt: skip

@@ -29,7 +29,7 @@ from threefold.step import Executor, StepPlan, StepResult
 
 SPARE_TOKENS = 64
 """Room for drafts that pass, so that no request ends before the last step."""
-_COLUMNS = ("plan_ms", "launch_ms", "wait_ms", "commit_ms", "stream_ms", "step_ms", "device_ms", "idle_ms")
+_COLUMNS = ("plan_ms", "launch_ms", "wait_ms", "commit_ms", "stream_ms", "step_ms", "device_ms", "draft_ms", "idle_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,8 @@ class StepLine:
     """All of it, from one step to the next."""
     device_ms: float
     """The device's work on the step that was collected."""
+    draft_ms: float
+    """Proposing behind it; where drafts are made while the host commits, the device's work on them before it."""
     idle_ms: float
     """The device's rest before that; 0 where it is not known."""
 
@@ -58,11 +60,13 @@ class DeviceTimes:
 
     Attributes:
         forward_ms: of the last step collected.
+        draft_ms: of its drafts, or of those before it.
         idle_ms: before it.
     """
 
     def __init__(self, executor: Executor) -> None:
         self.forward_ms = 0.0
+        self.draft_ms = 0.0
         self.idle_ms = 0.0
         self._executor = executor
 
@@ -73,7 +77,7 @@ class DeviceTimes:
     def collect(self) -> StepResult:
         """The oldest step's result, its times noted."""
         result = self._executor.collect()
-        self.forward_ms, self.idle_ms = result.forward_ms, result.idle_ms
+        self.forward_ms, self.draft_ms, self.idle_ms = result.forward_ms, result.draft_ms, result.idle_ms
         return result
 
     def run(self, plan: StepPlan) -> StepResult:
@@ -188,6 +192,7 @@ def _run(core: EngineCore, device: DeviceTimes, num_steps: int) -> list[StepLine
                 stream_ms=(ended_s - stepped_s) * 1e3,
                 step_ms=(ended_s - began_s) * 1e3,
                 device_ms=device.forward_ms,
+                draft_ms=device.draft_ms,
                 idle_ms=device.idle_ms,
             )
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from threefold.bench.load_options import HTML_HELP
 from threefold.flags.flag import Flag
 from threefold.flags.values import human_int, integer, number, text
 
@@ -28,6 +29,8 @@ class StepsOptions:
     """Of the prompts."""
     json: str | None = None
     """File to write the result to."""
+    html: str | None = None
+    """File for a page."""
 
 
 STEPS_FLAGS = (
@@ -41,4 +44,5 @@ STEPS_FLAGS = (
     Flag("prompt-seed", "steps.seed", human_int, "of the prompts (0)", metavar="N"),
     Flag("json", "steps.json", text, "write the result and every step to a file", aliases=("--output-json",),
          metavar="FILE"),
+    Flag("html", "steps.html", text, HTML_HELP, metavar="FILE"),
 )  # fmt: skip

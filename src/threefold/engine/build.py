@@ -19,7 +19,7 @@ from threefold.engine.card import card_steps, draft_on_card
 from threefold.engine.describe import decided
 from threefold.engine.draft_pair import share_memory
 from threefold.engine.fit import memory_facts, memory_wishes, step_peak
-from threefold.engine.loaded import LoadedEngine, trial_reasons, try_draft
+from threefold.engine.loaded import LoadedEngine, check_curve, trial_reasons, try_draft
 from threefold.engine.loop import BuiltEngine
 from threefold.engine.opened import Opened, open_engine, weights_bytes
 from threefold.engine.outputs import EngineInfo
@@ -70,13 +70,13 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
     scale_kv(kv, opened.checkpoint, decoder, opened.dtype, opened.device)
     if not opened.device.is_gpu:
         warm_up()
-    loaded = LoadedEngine(opened, decoder, kv, plan, card_steps(opened, decoder, kv, plan))
+    loaded = check_curve(LoadedEngine(opened, decoder, kv, plan, card_steps(opened, decoder, kv, plan)))
     if opened.draft is None or draft is None:
         return loaded
     shared = share_memory(opened.draft, draft, kv)
     scale_kv(shared.kv.caches, opened.draft.checkpoint, draft, opened.dtype, opened.device)
-    if opened.device.is_gpu:
-        shared = draft_on_card(opened, shared, plan)
+    if loaded.card is not None:
+        shared = draft_on_card(opened, shared, plan, loaded.card)
     loaded = replace(loaded, draft=shared)
     return replace(loaded, trial=try_draft(loaded))
 

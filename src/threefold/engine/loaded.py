@@ -15,10 +15,12 @@ from threefold.cache.manager import CacheManager
 from threefold.config import SpeculationConfig
 from threefold.cost import CostCurve
 from threefold.draft.controller import Controller, DraftPolicy, FixedDrafts, NoDrafts
+from threefold.draft.draft_behind import BehindDraftModel
 from threefold.draft.draft_model import DraftModelDrafter
 from threefold.draft.drafter import Drafter
 from threefold.draft.ngram import NgramDrafter
 from threefold.draft.suffix import SuffixDrafter
+from threefold.draft.yields import PRIOR_CHANCE, even_chance
 from threefold.engine.card import CardSteps, make_rows
 from threefold.engine.core import EngineCore
 from threefold.engine.curve_store import CurveStore
@@ -28,15 +30,19 @@ from threefold.engine.opened import Opened, calibration_limits
 from threefold.engine.outputs import EngineInfo
 from threefold.engine.resolve import Reason
 from threefold.layers.attention import KVCache
+from threefold.layers.batch import Batch
 from threefold.models.decoder import Decoder
 from threefold.request import Request, SamplingParams
-from threefold.runner.calibrate import eager_step, measure_steps
+from threefold.runner.calibrate import CalibrationLimits, eager_step, measure_steps
 from threefold.runner.drafting import Drafting
 from threefold.runner.executor import LocalExecutor
 from threefold.runner.memory import MemoryPlan
 from threefold.runner.path import BatchSteps
+from threefold.runner.proposing import MAX_GLIMPSED_ROWS
 from threefold.runner.runner import ModelRunner
-from threefold.runner.worker import MAX_GLIMPSED_ROWS, Worker
+from threefold.runner.sight import Sight
+from threefold.runner.spot_check import is_far, slowness
+from threefold.runner.worker import Worker
 from threefold.sample.sampler import Sampler
 from threefold.sample.verify import Acceptance, ExactAcceptance, SyntheticAcceptance
 from threefold.schedule.scheduler import Scheduler
@@ -64,6 +70,8 @@ class LoadedEngine:
     card: CardSteps | None = None
     draft: LoadedDraft | None = None
     trial: Trial | None = None
+    curve_source: str = ""
+    """Why the curve that was stored gave way to one measured at this start; "" = it did not."""
 
     def cost_curve(self) -> tuple[CostCurve, str]:
         """What steps cost on this device, stored or measured now, and which of the two."""
@@ -77,13 +85,22 @@ class LoadedEngine:
         if not speculation.is_adaptive:
             return FixedDrafts(speculation.num_speculative_tokens), Reason("speculation", what, "fixed, as asked")
         curve, source = _cost_curve(self)
+        prior_chance = PRIOR_CHANCE
         if self.trial is not None and speculation.uses_draft_model:
-            for _ in range(3):  # one reading alone would hardly move a curve that knows nothing of drafting
-                curve.observe_draft(1, self.trial.max_draft, self.trial.max_draft, self.trial.draft_ms)
+            rates = speculation.synthetic_acceptance_rates[: self.trial.max_draft]
+            prior_chance = even_chance(sum(rates) if rates else self.trial.accepted, self.trial.max_draft)
+            curve.observe_draft(1, self.trial.max_draft, self.trial.max_draft, self.trial.draft_ms)
         reason = Reason("speculation", what, f"as far as it pays; {source}")
         has_rounds = speculation.uses_draft_model
         sight_rows = 0 if has_rounds or self.card is None else MAX_GLIMPSED_ROWS
-        controller = Controller(curve, speculation.num_speculative_tokens, has_rounds=has_rounds, sight_rows=sight_rows)
+        controller = Controller(
+            curve,
+            speculation.num_speculative_tokens,
+            has_rounds=has_rounds,
+            sight_rows=sight_rows,
+            prior_chance=prior_chance,
+            is_behind=_is_behind(self, speculation),
+        )
         return controller, reason
 
     def core(self, speculation: SpeculationConfig, policy: DraftPolicy, slo: Slo | None = None) -> EngineCore:
@@ -99,6 +116,7 @@ class LoadedEngine:
             seed=config.model.seed,
             lent_block_tokens=_lent_block_tokens(self, speculation),
             slo=slo,
+            max_wanted_beside_prompts=self.card.max_wanted_beside_prompts if self.card is not None else None,
         )
         executor = LocalExecutor(_make_worker(self, speculation))
         vocab_size, is_gpu = self.opened.spec.vocab_size, self.opened.device.is_gpu
@@ -110,10 +128,44 @@ class LoadedEngine:
         return describe(self.opened, self.plan, [*decided(self.opened, self.plan), *graphs, *reasons])
 
 
+def check_curve(loaded: LoadedEngine) -> LoadedEngine:
+    """Measure a stored curve anew where steps take another time now: it was kept on a machine that was busy, or is."""
+    store = _curve_store(loaded)
+    curve = store.load()
+    if curve is None:
+        return loaded
+    run, limits = _trial_steps(loaded)
+    ratio = slowness(curve, run, loaded.opened.device, limits)
+    if not is_far(ratio):
+        return loaded
+    store.save(CostCurve.from_measurements(measure_steps(run, loaded.opened.device, limits)))
+    return replace(loaded, curve_source=f"step costs measured anew, steps take {ratio:.2f} times what was stored")
+
+
 def _cost_curve(loaded: LoadedEngine) -> tuple[CostCurve, str]:
     """The stored curve of this model on this device, else a fresh one by measurement; and where it came from."""
+    store = _curve_store(loaded)
+    curve = store.load()
+    if curve is not None:
+        return curve, loaded.curve_source or f"step costs measured earlier ({store.path.name})"
+    run, limits = _trial_steps(loaded)
+    curve = CostCurve.from_measurements(measure_steps(run, loaded.opened.device, limits))
+    store.save(curve)
+    return curve, "step costs measured now"
+
+
+def _trial_steps(loaded: LoadedEngine) -> tuple[Callable[[Batch], object], CalibrationLimits]:
+    """What runs a step as the engine would, and which shapes there are."""
+    opened, plan, card = loaded.opened, loaded.plan, loaded.card
+    limits = replace(
+        calibration_limits(opened, plan.num_blocks), max_num_seqs=plan.max_num_seqs, max_model_len=plan.max_model_len
+    )
+    return eager_step(loaded.decoder, loaded.kv) if card is None else BatchSteps(card.path), limits
+
+
+def _curve_store(loaded: LoadedEngine) -> CurveStore:
     opened, plan = loaded.opened, loaded.plan
-    store = CurveStore(
+    return CurveStore(
         {
             "model": repr(opened.spec),
             "storage": opened.checkpoint.storage,
@@ -127,30 +179,21 @@ def _cost_curve(loaded: LoadedEngine) -> tuple[CostCurve, str]:
             **({} if loaded.card is None else {"graphs": opened.config.speculation.max_draft_tokens}),
         }
     )
-    curve = store.load()
-    if curve is not None:
-        return curve, f"step costs measured earlier ({store.path.name})"
-    limits = replace(
-        calibration_limits(opened, plan.num_blocks), max_num_seqs=plan.max_num_seqs, max_model_len=plan.max_model_len
-    )
-    card = loaded.card
-    run = eager_step(loaded.decoder, loaded.kv) if card is None else BatchSteps(card.path)
-    curve = CostCurve.from_measurements(measure_steps(run, opened.device, limits))
-    store.save(curve)
-    return curve, "step costs measured now"
 
 
 def _make_worker(loaded: LoadedEngine, speculation: SpeculationConfig) -> Worker:
     opened, plan = loaded.opened, loaded.plan
     rows = make_rows(opened, plan)
+    matchers, model = _matchers(speculation), _make_draft_model(loaded, speculation)
     return Worker(
         ModelRunner(loaded.decoder, loaded.kv),
         rows,
         Sampler(rows.sampling, _acceptance(speculation)),
-        _drafting(loaded, speculation),
+        Drafting(matchers, opened.spec.vocab_size, model),
         opened.device,
         loaded.card.path if loaded.card is not None else None,
-        can_glimpse=loaded.card is not None,
+        sight=Sight() if loaded.card is not None else None,
+        behind=model if isinstance(model, BehindDraftModel) and _is_behind(loaded, speculation) else None,
     )
 
 
@@ -160,11 +203,16 @@ def _acceptance(speculation: SpeculationConfig) -> Acceptance:
     return ExactAcceptance()
 
 
-def _drafting(loaded: LoadedEngine, speculation: SpeculationConfig) -> Drafting:
-    made: list[Drafter] = []
-    if speculation.is_enabled:
-        made = [_MATCHERS[method](speculation) for method in speculation.methods if method in _MATCHERS]
-    return Drafting(made, loaded.opened.spec.vocab_size, _make_draft_model(loaded, speculation))
+def _is_behind(loaded: LoadedEngine, speculation: SpeculationConfig) -> bool:
+    """Whether drafts are made behind steps: by a draft model that no other drafter is compared with."""
+    has_behind = loaded.draft is not None and loaded.draft.behind is not None
+    return has_behind and speculation.methods == ("draft_model",)
+
+
+def _matchers(speculation: SpeculationConfig) -> list[Drafter]:
+    if not speculation.is_enabled:
+        return []
+    return [_MATCHERS[method](speculation) for method in speculation.methods if method in _MATCHERS]
 
 
 def _make_draft_model(loaded: LoadedEngine, speculation: SpeculationConfig) -> DraftModelDrafter | None:

@@ -1,4 +1,4 @@
-"""The sections of the advisor: what to do and why, what was predicted against what was measured, what tune settled."""
+"""The sections of the advisor: what to do and why, and what tune settled by measurement."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from markupsafe import Markup
 from threefold.advise.knee import KneePoint, find_knee
 from threefold.advise.verdict import OFF, ON
 from threefold.report.charts import Line, Mark, line_chart, span_chart
-from threefold.report.formats import change, count, share
+from threefold.report.formats import change, count
 from threefold.report.markup import Section, badge, charts, figure, heading, joined, listing, paragraph, table
 from threefold.report.parts import Part
 
@@ -106,47 +106,6 @@ def _verdicts(verdicts: Sequence[Mapping[str, Any]]) -> Markup:
     return table(names, rows, num_left=4)
 
 
-def verification_section(parts: Sequence[Part], *, include_text: bool) -> Section:  # noqa: ARG001 the sections' form
-    """Predicted against measured."""
-    lead = paragraph(
-        "The advisor's prediction and the measurement of the same requests on this machine, lever by lever; bars are "
-        "the spread of the measurement.",
-        "lead",
-    )
-    return Section("verification", "Predicted against measured", joined([lead, *(_cells(part) for part in parts)]))
-
-
-def _cells(part: Part) -> Markup:
-    from threefold.advise.verify_cell import Cell, score
-
-    cells = [Cell(**{key: one[key] for key in Cell.__slots__}) for one in part.data["cells"]]
-    if not cells:
-        return joined([paragraph("Nothing was open, so nothing was measured."), part.origin.lines()])
-    places = range(len(cells))
-    names = [f"{cell.lever}, {cell.users} users" for cell in cells]
-    measured = [100 * cell.measured for cell in cells]
-    reach = [100 * cell.spread for cell in cells]
-    lows = [value - half for value, half in zip(measured, reach, strict=True)]
-    highs = [value + half for value, half in zip(measured, reach, strict=True)]
-    spans = [
-        Line("predicted", places, [100 * cell.predicted for cell in cells]),
-        Line("measured", places, measured, lows, highs),
-    ]
-    chart = span_chart(names, spans, x_label="% tokens per second")
-    said = {True: badge("right", "good"), False: badge("wrong", "bad"), None: badge("too small", "open")}
-    rows = [
-        [cell.lever, str(cell.users), str(cell.num_requests), change(cell.predicted),
-         f"{change(cell.measured)} ± {share(cell.spread)}", said[cell.is_sign_right],
-         badge("yes", "good") if cell.is_close else badge("no", "bad"), count(cell.predicted_rate),
-         count(cell.measured_rate)]
-        for cell in cells
-    ]  # fmt: skip
-    columns = ["lever", "users", "requests", "predicted", "measured", "sign", "within 15 points",
-               "tokens/s without it: said", "was"]  # fmt: skip
-    shown = charts([figure("Change of tokens per second", chart, part.origin.short, ["predicted", "measured"])])
-    return joined([listing(score(cells), "verdict"), shown, table(columns, rows), part.origin.lines()])
-
-
 def tuned_section(parts: Sequence[Part], *, include_text: bool) -> Section:  # noqa: ARG001 the sections' form
     """What tune measured and wrote down."""
     lead = paragraph(
@@ -157,7 +116,8 @@ def tuned_section(parts: Sequence[Part], *, include_text: bool) -> Section:  # n
 
 def _tuned(part: Part) -> Markup:
     settings = yaml.safe_dump(dict(part.data["settings"]), sort_keys=False) if part.data["settings"] else "{}\n"
-    figures = _knee(part.data["points"], part.origin.short)
+    swept = part.data.get("sweep")
+    figures = _knee((swept or part.data)["points"], part.origin.short)
     file = Markup("<pre>{}</pre>").format(settings)
     return joined(
         [listing(part.data["reasons"], "verdict"), charts(figures), heading("threefold.yaml"), file,

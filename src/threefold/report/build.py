@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from threefold.bench.report import write_text
 from threefold.errors import ConfigError
-from threefold.report.advice import advice_section, tuned_section, verification_section
+from threefold.report.advice import advice_section, tuned_section
 from threefold.report.comparison import comparison_section
 from threefold.report.envelope import envelope_section
 from threefold.report.ladder import ladder_section
@@ -17,6 +17,9 @@ from threefold.report.page import render_page
 from threefold.report.parts import Part, parts_of
 from threefold.report.portrait import portrait_section
 from threefold.report.serve import serve_section
+from threefold.report.step_load import step_load_section
+from threefold.report.steps import steps_section
+from threefold.report.verification import verification_section
 
 TITLE = "Threefold report"
 
@@ -32,6 +35,8 @@ SECTIONS: dict[str, _Render] = {
     "serve": serve_section,
     "ladder": ladder_section,
     "envelope": envelope_section,
+    "step-load": step_load_section,
+    "steps": steps_section,
     "comparison": comparison_section,
     "portrait": portrait_section,
 }

@@ -50,16 +50,20 @@ def origin_of(data: Mapping[str, Any], file: str) -> Origin:
 
 
 def _machine(data: Mapping[str, Any]) -> str:
-    """A host as bench.machine describes it, and the device that an advisor measured."""
+    """A host as bench.machine describes it, and the device that an advisor measured, or the cards that are there."""
     found = data.get("machine")
     host = found if isinstance(found, Mapping) else {}
     facts = data.get("facts")
-    device = _text((facts if isinstance(facts, Mapping) else host).get("device"))
+    device = _text((facts if isinstance(facts, Mapping) else host).get("device") or host.get("cards"))
     cores = f"{host['cores']} cores" if host.get("cores") else ""
     main = ", ".join(part for part in (device, _text(host.get("cpu")), cores) if part)
     memory = host.get("memory_bytes")
     room = f"{memory / 2**30:.0f} GiB" if isinstance(memory, int | float) else ""
-    versions = [f"{name} {_text(host.get(name))}" for name in ("threefold", "torch", "python") if host.get(name)]
+    versions = [
+        f"{name} {_text(host.get(name))}"
+        for name in ("threefold", "torch", "cuda", "driver", "python")
+        if host.get(name)
+    ]
     return "; ".join(part for part in (main, ", ".join(part for part in (room, *versions) if part)) if part)
 
 

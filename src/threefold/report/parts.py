@@ -11,7 +11,7 @@ from threefold.bench.sweep import SWEEP
 from threefold.errors import ConfigError
 from threefold.report.origin import Origin, origin_of
 
-KNOWN = "bench serve, offline, envelope and compare, profile, advise, tune and ladder"
+KNOWN = "bench serve, offline, envelope, step-load, steps and compare, profile, advise, tune and ladder"
 
 
 class Part(NamedTuple):
@@ -60,6 +60,8 @@ class _Form(NamedTuple):
 _FORMS = (
     _Form(frozenset({"runs"}), _sweep, SWEEP),
     _Form(frozenset({"cells", "variants"}), _whole("envelope"), "envelope"),
+    _Form(frozenset({"changes", "steps"}), _whole("step-load"), "step-load"),
+    _Form(frozenset({"rows", "steps", "parts_ms"}), _whole("steps"), "steps"),
     _Form(frozenset({"sides", "figures", "num_rounds"}), _whole("comparison")),
     _Form(frozenset({"advice", "portrait"}), _advice),
     _Form(frozenset({"ladders", "conclusions"}), _whole("ladder")),

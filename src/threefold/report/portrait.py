@@ -142,7 +142,7 @@ def _notes(data: Mapping[str, Any]) -> list[str]:
             "drafters; a request that verifies all it is offered writes so many tokens a step."
         )
     else:
-        notes.append("The log has no answers to replay, so nothing is said of drafts.")
+        notes.append(f"Nothing is said of drafts: {replayed.get('why_none', 'no answer was replayed')}.")
     if data["num_assumed_lengths"]:
         notes.append(f"{plural(data['num_assumed_lengths'], 'answer')} not in the log; the length is assumed.")
     if data["num_faults"]:
