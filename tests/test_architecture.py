@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": {"layers", "parallel"},
     "runner": {"models", "layers", "sample", "kernels", "parallel", "draft.drafter"},
     "draft.draft_model": {"runner", "draft.drafter", "models", "layers"},
+    "draft.draft_behind": {"runner", "draft.drafter", "draft.draft_model"},
     "engine.core": {"engine.price", "schedule"},
     "engine.price": set(),
     "engine.resolve": set(),
@@ -79,6 +80,7 @@ TORCH_ROOMS = (
     "models",
     "runner",
     "draft.draft_model",
+    "draft.draft_behind",
     "engine.build",
     "engine.draft_pair",
     "engine.opened",
@@ -91,7 +93,7 @@ TORCH_ROOMS = (
     "quality",
     "quantize",
 )
-COMPILED = ("draft.match",)
+COMPILED = ("draft.acceptance", "draft.admit", "draft.match", "draft.yields")
 """Rooms without tensors that have a hot loop compiled."""
 CUDA_FILES = ("runner/device.py", "runner/graphs.py", "kernels/triton/")
 

@@ -186,6 +186,8 @@ class ServerConfig:
     """Status of a refused request when the queue is full: 503 or 429."""
     stream_interval: int = 1
     """Tokens to gather before a stream's next chunk."""
+    sse_keep_alive_interval_s: float = 15.0
+    """Seconds of silence after which a stream gets a comment, so that no proxy closes it; 0 = never."""
     enable_log_requests: bool = False
     """One structured log line a request (never its text)."""
     log_format: str = "text"

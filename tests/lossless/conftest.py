@@ -183,22 +183,26 @@ class Engine:
     make_path: Callable = lambda runner, rows: None
     decoder: object = field(default_factory=HashDecoder)
     allocate: Callable = lambda num_blocks: [torch.zeros(num_blocks * BLOCK, dtype=torch.int64)]
-    draft_model: Callable = None  # from the KV pool to (drafter, tokens of its KV in a lent block)
+    draft_model: Callable = None  # from the KV pool and the path to (drafter, tokens of its KV in a lent block)
+    is_behind: bool = False  # the draft model drafts behind steps
 
     def __post_init__(self):
         device = CpuDevice(1)
         kv = self.allocate(self.num_blocks)
-        model, lent_block_tokens = self.draft_model(kv) if self.draft_model else (None, 0)
         rows = Rows(self.max_num_seqs, self.max_model_len, BLOCK, max_draft=max(self.num_drafts, 1))
         runner = ModelRunner(self.decoder, kv)
+        path = self.make_path(runner, rows)
+        model, lent_block_tokens = self.draft_model(kv, path) if self.draft_model else (None, 0)
         worker = Worker(
             runner,
             rows,
             Sampler(rows.sampling, self.acceptance),
             Drafting(self.drafters, VOCAB, model),
             device,
-            self.make_path(runner, rows),
+            path,
+            behind=model if self.is_behind else None,
         )
+        self.drafter = model
         policy = self.policy or (FixedDrafts(self.num_drafts) if self.num_drafts else NoDrafts())
         self.scheduler = Scheduler(
             CacheManager(self.num_blocks, BLOCK),

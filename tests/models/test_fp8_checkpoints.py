@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,6 +94,24 @@ def test_kinds_with_a_method_of_their_own(
     checkpoint = open_checkpoint(save_folder(stored, quantization_config=section))
 
     assert checkpoint.spec.quantization is not None and checkpoint.spec.quantization.kind == "fp8"
+    check_products(loaded(checkpoint), meant)
+
+
+def test_blocks_as_transformers_writes_them(plain: Tensors, save_folder: Save) -> None:
+    """Its quantiser asks for a card before it starts; the two operations that write and read weights do not."""
+    from transformers import FineGrainedFP8Config
+    from transformers.integrations.finegrained_fp8 import Fp8Dequantize, Fp8Quantize
+
+    section = FineGrainedFP8Config(weight_block_size=(16, 32), modules_to_not_convert=["lm_head"])
+    quantiser = SimpleNamespace(quantization_config=section)
+    stored, meant = dict(plain), dict(plain)
+    for name in [name for name in plain if PRODUCT.fullmatch(name)]:
+        made = Fp8Quantize(quantiser).convert({name: plain[name]})
+        stored |= made
+        parts = {"weight": made[name], "weight_scale_inv": made[f"{name}_scale_inv"]}
+        meant |= Fp8Dequantize(quantiser).convert(parts, full_layer_name=name)
+    checkpoint = open_checkpoint(save_folder(stored, quantization_config=section.to_dict()))
+
     check_products(loaded(checkpoint), meant)
 
 

@@ -2,6 +2,7 @@ import json
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 
 from threefold.config import ModelConfig
@@ -53,3 +54,13 @@ def test_the_configuration_says_what_was_done(written):
     group = said["config_groups"]["group_0"]
     assert (group["weights"]["strategy"], group["input_activations"]["dynamic"]) == ("channel", True)
     assert (to / "tokenizer.json").is_file()
+
+
+@pytest.mark.filterwarnings("ignore:You passed `quantization_config`")
+def test_transformers_reads_it(written):
+    to, _, after = written
+    config = transformers.CompressedTensorsConfig(run_compressed=False)
+    model = transformers.AutoModelForCausalLM.from_pretrained(to, quantization_config=config, dtype=torch.float32)
+    read = model.state_dict()
+    for name in (name for name in after if name.endswith("_proj.weight")):
+        torch.testing.assert_close(read[name], after[name].float() * after[f"{name}_scale"], rtol=1e-6, atol=0)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 
 async def test_unknown_paths_and_methods_answer_in_openai_form(serve):
     async with serve() as served:
@@ -26,6 +28,21 @@ async def test_the_description_lists_bodies_and_can_be_switched_off(serve):
     async with serve(enable_docs=False) as served:
         assert (await served.http.get("/openapi.json")).status_code == 404
         assert (await served.http.get("/docs")).status_code == 404
+
+
+async def test_the_page_of_the_api_needs_nothing_from_elsewhere(serve):
+    async with serve() as served:
+        reply = await served.http.get("/docs")
+        assert (await served.http.get("/redoc")).status_code == 404
+    assert reply.headers["content-type"].startswith("text/html")
+    assert reply.headers["content-security-policy"].startswith("default-src 'none'")
+    assert not re.search(r"https?://|//[a-z]|@import|url\(|<script", reply.text)
+    assert "POST /v1/chat/completions" in reply.text
+    assert "<a href='#ChatCompletionRequest'>" in reply.text
+    assert (
+        "<tr><th>messages</th><td>list of <a href='#ChatMessage'>ChatMessage</a></td><td>needed</td></tr>" in reply.text
+    )
+    assert "<tr><th>stop</th><td>string or list of string</td><td></td></tr>" in reply.text
 
 
 async def test_cors_is_closed_unless_configured(serve):

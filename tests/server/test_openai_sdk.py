@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import httpx
 import openai
 import pytest
 
@@ -44,6 +45,17 @@ def test_chat_stream(sdk):
     assert chunks[1].choices[0].logprobs.content[0].top_logprobs[1].token == "A"
     assert chunks[-1].usage.total_tokens == chunks[-1].usage.prompt_tokens + 4
     assert chunks[-2].choices[0].finish_reason == "length"
+
+
+def test_comments_in_a_silent_stream_are_skipped(make_client, serve_live):
+    slow = make_client()
+    slow.delay_s = 0.1
+    with serve_live(slow, sse_keep_alive_interval_s=0.02) as server:
+        with httpx.stream("POST", f"{server.url}/v1/completions", json={"prompt": "x", "stream": True}) as reply:
+            assert ": keep-alive" in [line for line, _ in zip(reply.iter_lines(), range(8), strict=False)]
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as sdk:
+            chunks = list(sdk.completions.create(model="fake-model", prompt="x", max_tokens=3, stream=True))
+    assert [chunk.choices[0].text for chunk in chunks] == ["a", "b", "c"]
 
 
 def test_the_sdk_gathers_a_stream_itself(sdk, client):

@@ -128,6 +128,52 @@ async def test_text_that_json_must_escape_stays_on_one_line(serve):
         assert chunk["choices"][0]["text"] == ask["prompt"] + "a"
 
 
+def split_comments(text):
+    """Comments before each data frame, and the text without any."""
+    counts, num = [], 0
+    for event in text.split("\n\n"):
+        num = num + 1 if event == ": keep-alive" else counts.append(num) or 0
+    return counts, text.replace(": keep-alive\n\n", "")
+
+
+async def test_a_silent_stream_carries_comments(serve, client):
+    client.delay_s = 0.2
+    async with serve(sse_keep_alive_interval_s=0.05) as served:
+        reply = await served.http.post("/v1/completions", json={"prompt": "x", "max_tokens": 2, "stream": True})
+        counts, text = split_comments(reply.text)
+        assert counts[0] == 0
+        assert counts[1] >= 1
+        assert [chunk["choices"][0]["text"] for chunk in frames_of(text)] == ["a", "b"]
+        reply = await served.http.post("/v1/completions", json={"prompt": "x", "max_tokens": 2})
+        assert reply.json()["choices"][0]["text"] == "ab"
+    async with serve(sse_keep_alive_interval_s=0) as served:
+        reply = await served.http.post("/v1/completions", json={"prompt": "x", "max_tokens": 2, "stream": True})
+        assert ": keep-alive" not in reply.text
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_comments_before_the_first_piece_open_the_stream(serve, client, is_refused):
+    generate = client.generate
+
+    async def late(*args, **more):
+        await asyncio.sleep(0.2)
+        client.is_full = is_refused
+        async for piece in generate(*args, **more):
+            yield piece
+
+    client.generate = late
+    async with serve(sse_keep_alive_interval_s=0.05) as served:
+        reply = await served.http.post("/v1/completions", json={"prompt": "x", "max_tokens": 2, "stream": True})
+    assert reply.status_code == 200
+    assert reply.text.startswith(": keep-alive\n\n")
+    chunks = frames_of(split_comments(reply.text)[1])
+    if is_refused:
+        assert chunks[-1]["error"]["message"] == "the queue is full"
+        assert served.app.state.server.metrics.rejections["queue_full"] == 1
+    else:
+        assert [chunk["choices"][0]["text"] for chunk in chunks] == ["a", "b"]
+
+
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("reset", [True, False])
 @pytest.mark.parametrize("prompt", ["a", ["a", "b", "c"]])

@@ -93,7 +93,7 @@ _GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("ssl-ca-certs ssl-cert-reqs ssl-ciphers enable-ssl-refresh allow-credentials allowed-methods allowed-headers "
      "h11-max-header-count disable-access-log-for-endpoints disable-frontend-multiprocessing log-config-file "
      "max-log-len enable-log-outputs enable-log-deltas enable-force-include-usage enable-per-request-metrics "
-     "return-tokens-as-token-ids tokens-only grpc sse-keep-alive-interval enable-tokenizer-info-endpoint "
+     "return-tokens-as-token-ids tokens-only grpc enable-tokenizer-info-endpoint "
      "per-request-spec-decode-metrics fingerprint-mode structured-outputs-config guided-decoding-backend "
      "guided-decoding-disable-fallback reasoning-parser reasoning-config enable-reasoning enable-auto-tool-choice "
      "tool-call-parser tool-server exclude-tools-when-tool-choice-none default-chat-template-kwargs "

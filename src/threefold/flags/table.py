@@ -151,6 +151,8 @@ SERVER_FLAGS = (
          "status of a refused request when the queue is full: 503 or 429", metavar="STATUS"),
     Flag("stream-interval", "server.stream_interval", integer(1), "tokens gathered before a stream's next chunk",
          metavar="TOKENS"),
+    Flag("sse-keep-alive-interval", "server.sse_keep_alive_interval_s", number(0),
+         "seconds of silence after which a stream gets a comment, for proxies; 0 = never (15)", metavar="SECONDS"),
     Flag("enable-log-requests", "server.enable_log_requests", switch, "one log line a request, never its text",
          kind="switch"),
     Flag("log-format", "server.log_format", choice("text", "json"), "text or json", metavar="FORMAT"),

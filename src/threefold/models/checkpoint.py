@@ -34,6 +34,8 @@ _GGUF_DEFAULTS = {
     "min_p": "min_p",
     "repetition_penalty": "penalty_repeat",
 }
+_ELSEWHERE = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
+"""Where modelopt, AutoGPTQ and AutoAWQ once said what they did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,10 @@ def _open_folder(folder: Path, is_dummy: bool, seed: int) -> Checkpoint:
     if is_dummy:
         source = DummyWeights(spec, seed)
     else:
-        source = SafetensorsWeights(folder, spec)
+        try:
+            source = SafetensorsWeights(folder, spec)
+        except ModelLoadError as error:
+            raise ModelLoadError(f"{error}{_quantised_elsewhere(folder, spec)}") from error
         if config.get("dtype") is None and config.get("torch_dtype") is None:
             spec = replace(spec, dtype=source.stored_dtype)
     return Checkpoint(
@@ -132,6 +137,14 @@ def _open_folder(folder: Path, is_dummy: bool, seed: int) -> Checkpoint:
         tokenizer_facts=folder,
         generation_defaults=read_generation_defaults(folder),
     )
+
+
+def _quantised_elsewhere(folder: Path, spec: ModelSpec) -> str:
+    """What a folder says of its weights in a file that only older tools wrote and read."""
+    said = [name for name in _ELSEWHERE if (folder / name).is_file()]
+    if spec.quantization is not None or not said:
+        return ""
+    return f"; {said[0]} says that they are quantised, which only quantization_config in config.json is read for"
 
 
 def _open_gguf(path: Path, is_dummy: bool, seed: int) -> Checkpoint:

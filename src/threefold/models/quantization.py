@@ -71,8 +71,9 @@ def read_quantization(fields: Fields) -> Quantization | None:
     method = section.text("quant_method", COMPRESSED if section.has("format") else "an unnamed scheme")
     kind = f"{method} {section.text('format', '')}".strip() if method == COMPRESSED else method
     if kind not in PARSERS:
+        named = f"{kind} {section.text('quant_algo', '')}".strip()  # modelopt is FP8, NVFP4 and others
         raise ModelLoadError(
-            f"{fields.source}: weights quantised by {kind} are not supported; built are {', '.join(PARSERS)}; or use "
+            f"{fields.source}: weights quantised by {named} are not supported; built are {', '.join(PARSERS)}; or use "
             "the model's unquantised safetensors (bfloat16, float16, float32) or a GGUF file of it (Q8_0, Q4_K, …)"
         )
     return PARSERS[kind](section)

@@ -30,6 +30,7 @@ _FILE_NAME = re.compile(r"[\w.+ -]+\.safetensors")  # no slash: the index of a s
 _DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float32"}
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 _QUANTISED = {torch.float8_e4m3fn: "F8_E4M3", torch.int32: "I32", torch.int8: "I8", torch.uint8: "U8"}
+_LFS_POINTER = b"version https://git-lfs"
 _CPU = torch.device("cpu")
 _BIAS_SCALE = 0.02
 _BOUND = math.sqrt(3)
@@ -128,7 +129,18 @@ def _opened(path: Path) -> safe_open:
     except FileNotFoundError as error:
         raise ModelLoadError(f"{path}: the shard is missing") from error
     except (SafetensorError, OSError) as error:
+        if _is_pointer(path):
+            raise ModelLoadError(f"{path}: a Git LFS pointer in place of the file; `git lfs pull` fetches it") from None
         raise ModelLoadError(f"{path}: truncated or not a safetensors file: {error}") from error
+
+
+def _is_pointer(path: Path) -> bool:
+    """Whether a clone without Git LFS left a few lines in place of the weights."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_LFS_POINTER)) == _LFS_POINTER
+    except OSError:
+        return False
 
 
 def _tensor_files(folder: Path) -> dict[str, Path]:

@@ -57,11 +57,15 @@ def create_app(
         root_path=config.root_path,
         redirect_slashes=False,
         openapi_url="/openapi.json" if config.enable_docs else None,
+        docs_url=None,  # FastAPI's own pages load their scripts from elsewhere
+        redoc_url=None,
         lifespan=_lifespan,
     )
     app.state.server = _state(client, config, chat_template, recorder)
     app.include_router(routes.router)
     app.include_router(operations.router)
+    if config.enable_docs:
+        app.add_api_route("/docs", operations.docs_page, include_in_schema=False, response_model=None)
     for kind in (ThreefoldError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _on_error)
     app.add_middleware(Guard, api_keys=config.api_keys, root_path=config.root_path)

@@ -14,6 +14,7 @@ from threefold import __version__
 from threefold.errors import EngineDeadError
 from threefold.metrics import EngineStats
 from threefold.server import limits
+from threefold.server.api_page import POLICY, api_page
 from threefold.server.exposition import render_metrics
 from threefold.server.routes import json_response
 from threefold.server.state import ServerState, state_of
@@ -108,6 +109,11 @@ async def status_page() -> Response:
     """A page for people."""
     page = resources.files("threefold.server").joinpath("status.html").read_text(encoding="utf-8")
     return HTMLResponse(page, headers={"content-security-policy": _PAGE_POLICY})
+
+
+async def docs_page(request: Request) -> Response:
+    """The API for people."""
+    return HTMLResponse(api_page(request.app.openapi()), headers={"content-security-policy": POLICY})
 
 
 async def _stats(state: ServerState) -> EngineStats:
