@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ class FakeLoaded:
 
     made: list[tuple[SpeculationConfig, DraftPolicy]] = field(default_factory=list)
     fault_at: int = -1
+    card: object | None = None
     model: FakeModel = field(default_factory=FakeModel)
 
     def policy(self, speculation: SpeculationConfig) -> tuple[DraftPolicy, str]:
@@ -127,6 +129,23 @@ def test_what_runs_is_what_a_user_would_configure(loaded: FakeLoaded, asked: Env
     assert kinds == [*turn, there[0], *turn, *turn[::-1]]  # warm-up, natural ends, then rounds to and fro
     controllers = {id(policy) for _, policy in loaded.made if isinstance(policy, Controller)}
     assert len(controllers) == 2  # one a drafter, through all of its runs
+
+
+def test_cpu_time_is_that_of_the_engines_thread(
+    loaded: FakeLoaded, asked: EnvelopeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = itertools.count()
+    monkeypatch.setattr(envelope.time, "thread_time", lambda: float(next(seconds)))
+    one = replace(asked, groups=("extract",), concurrency=(2,), cpu_time=True)
+    cell = bench_envelope(one, EngineConfig(), lambda line: None)["cells"][0]
+    tokens = cell["num_requests"] * asked.max_tokens
+    assert [variant["median"] for variant in cell["variants"].values()] == [tokens] * len(NAMES)
+
+
+def test_a_card_does_not_work_in_the_engines_thread(loaded: FakeLoaded, asked: EnvelopeOptions) -> None:
+    loaded.card = object()
+    with pytest.raises(ConfigError, match="--cpu-time"):
+        bench_envelope(replace(asked, cpu_time=True), EngineConfig(), lambda line: None)
 
 
 def test_a_budget_chooses_the_number_of_requests(loaded: FakeLoaded, asked: EnvelopeOptions) -> None:

@@ -18,7 +18,8 @@ def result_of(adaptive: list[float], token_id: int = 1) -> dict:
     }
     cell = describe(Cell("prose", 4, "ngram", 1, 1, variants))
     return {
-        "variants": list(variants), "cells": [cell], "is_interrupted": False, "command": "threefold bench envelope",
+        "variants": list(variants), "cells": [cell], "is_interrupted": False, "is_cpu_time": False,
+        "command": "threefold bench envelope",
         "git_commit": "0123456789abcdef+changes",
         "date": "2026-11-30T12:00:00", "machine": {"cpu": "a CPU", "cores": 2},
         "rounds": 3, "max_tokens": 128,
@@ -37,6 +38,14 @@ def test_markdown_is_a_table_that_names_its_command() -> None:
     assert "| off | 1.500 (1.500–1.500) |" in table[2]
     assert table[2].endswith("| 1 of 1 |")
     assert "holds in 1 of 1 cells" in text
+
+
+def test_what_kind_of_time_is_said() -> None:
+    result = result_of([100, 101, 99])
+    assert "In tokens/s, median" in markdown(result)
+    result["is_cpu_time"] = True
+    assert "In tokens/s of the engine's CPU time, median" in markdown(result)
+    assert terminal_lines(result)[0].startswith("tokens/s of the engine's CPU time")
 
 
 def test_terminal_lines_hold_the_same_row() -> None:

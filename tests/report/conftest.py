@@ -70,7 +70,7 @@ def envelope_result(group: str = "extract") -> dict[str, Any]:
         cells.append(describe(Cell(group, users, "ngram", 1, 1, runs)))
     return {
         **ORIGIN, "benchmark": "envelope", "variants": list(speeds), "notes": ["a note"], "rounds": 3, "max_tokens": 9,
-        "is_interrupted": False, "cells": cells,
+        "is_interrupted": False, "is_cpu_time": False, "cells": cells,
     }  # fmt: skip
 
 

@@ -13,7 +13,14 @@ from threefold.layers.batch import Batch
 from threefold.models.decoder import Decoder
 from threefold.models.shapes import expected_shapes
 from threefold.models.spec import ModelSpec
-from threefold.runner.calibrate import CalibrationLimits, card_shapes, eager_step, made_up_batch, measure_steps
+from threefold.runner.calibrate import (
+    CalibrationLimits,
+    card_shapes,
+    eager_step,
+    made_up_batch,
+    measure_steps,
+    warm_prompts,
+)
 from threefold.runner.device import CpuDevice
 
 SPEC = ModelSpec(
@@ -120,3 +127,10 @@ def test_a_card_is_asked_about_every_number_of_drafts_and_the_largest_batch() ->
     assert (256, 1, 1024) in shapes
     assert (1, 8192, 8192) in shapes
     assert len(shapes) < 120
+
+
+def test_prompts_of_all_lengths_that_a_step_may_have_are_warmed_up() -> None:
+    seen: list[int] = []
+    limits = CalibrationLimits(64, 16, 8, 600, 32768)
+    warm_prompts(lambda batch: seen.append(batch.token_ids.shape[0]), CpuDevice(), limits)
+    assert seen == [32, 64, 128, 256, 512]

@@ -37,6 +37,8 @@ class EnvelopeOptions:
     """Requests of a run for each user; None = 2, or with a budget as many as fit."""
     budget_s: float | None = None
     """Time that the table may take; None = as long as it takes."""
+    cpu_time: bool = False
+    """Rates by the time that the engine's thread was at work, so that a neighbour's work is not counted; on a CPU."""
     shuffle_seed: int = 0
     """Of the choice of prompts."""
     label: str | None = None
@@ -79,6 +81,9 @@ ENVELOPE_FLAGS = (
          "requests of a run for each user (2); with --budget-s the most", metavar="N"),
     Flag("budget-s", "envelope.budget_s", number(0, is_low_open=True),
          "seconds that the table may take: chooses the number of requests, at least one a user", metavar="SECONDS"),
+    Flag("cpu-time", "envelope.cpu_time", switch,
+         "rates by the time the engine's thread was at work, not by the clock: for a CPU shared with others",
+         kind="switch"),
     Flag("shuffle-seed", "envelope.shuffle_seed", human_int, "of the choice of prompts (0)", metavar="N"),
     Flag("label", "envelope.label", text, "a name for the run, kept in the result", metavar="NAME"),
     Flag("json", "envelope.json", text, JSON_HELP, aliases=("--output-json",), metavar="FILE"),

@@ -36,7 +36,7 @@ def row(cell: dict[str, Any]) -> list[str]:
 def terminal_lines(result: dict[str, Any]) -> list[str]:
     """The table, drawn, and what came of it."""
     drawn = drawn_table(headers(result), [row(cell) for cell in result["cells"]], num_left=_LEFT)
-    return ["tokens/s, median ± half the spread", *drawn, *outcome_lines(result)]
+    return [f"{_unit(result)}, median ± half the spread", *drawn, *outcome_lines(result)]
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -44,7 +44,7 @@ def markdown(result: dict[str, Any]) -> str:
     names = headers(result)
     lines = [
         f"`{result['command']}`, {described(result)}, rounds: {result['rounds']}, at most {result['max_tokens']} "
-        "tokens a request. Tokens/s: median ± half the spread.",
+        f"tokens a request. In {_unit(result)}, median ± half the spread:",
         "",
         *markdown_table(names, [row(cell) for cell in result["cells"]], num_left=_LEFT),
         "",
@@ -79,6 +79,10 @@ def _outcome(cells: list[dict[str, Any]], key: str, name: str) -> str:
         f"{name} at least {cells[0][key]['target']:g}: holds in {verdicts.count(True)} of {len(cells)} cells, "
         f"fails in {verdicts.count(False)}, the noise leaves {verdicts.count(None)} open."
     )
+
+
+def _unit(result: dict[str, Any]) -> str:
+    return "tokens/s of the engine's CPU time" if result["is_cpu_time"] else "tokens/s"
 
 
 def _speed(variant: dict[str, Any]) -> str:

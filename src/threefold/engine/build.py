@@ -19,7 +19,7 @@ from threefold.engine.card import card_steps, draft_on_card
 from threefold.engine.describe import decided
 from threefold.engine.draft_pair import share_memory
 from threefold.engine.fit import memory_facts, memory_wishes, step_peak
-from threefold.engine.loaded import LoadedEngine, check_curve, trial_reasons, try_draft
+from threefold.engine.loaded import LoadedEngine, check_curve, trial_reasons, try_draft, warm_up_card
 from threefold.engine.loop import BuiltEngine
 from threefold.engine.opened import Opened, open_engine, weights_bytes
 from threefold.engine.outputs import EngineInfo
@@ -70,7 +70,9 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
     scale_kv(kv, opened.checkpoint, decoder, opened.dtype, opened.device)
     if not opened.device.is_gpu:
         warm_up()
-    loaded = check_curve(LoadedEngine(opened, decoder, kv, plan, card_steps(opened, decoder, kv, plan)))
+    loaded = LoadedEngine(opened, decoder, kv, plan, card_steps(opened, decoder, kv, plan))
+    warm_up_card(loaded)
+    loaded = check_curve(loaded)
     if opened.draft is None or draft is None:
         return loaded
     shared = share_memory(opened.draft, draft, kv)

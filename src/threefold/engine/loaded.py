@@ -33,7 +33,7 @@ from threefold.layers.attention import KVCache
 from threefold.layers.batch import Batch
 from threefold.models.decoder import Decoder
 from threefold.request import Request, SamplingParams
-from threefold.runner.calibrate import CalibrationLimits, eager_step, measure_steps
+from threefold.runner.calibrate import CalibrationLimits, eager_step, measure_steps, warm_prompts
 from threefold.runner.drafting import Drafting
 from threefold.runner.executor import LocalExecutor
 from threefold.runner.memory import MemoryPlan
@@ -126,6 +126,13 @@ class LoadedEngine:
         """What the engine is; `reasons` come after those of the limits and the memory."""
         graphs = [] if self.card is None else [Reason("graphs", str(self.card.graphs), "captured now")]
         return describe(self.opened, self.plan, [*decided(self.opened, self.plan), *graphs, *reasons])
+
+
+def warm_up_card(loaded: LoadedEngine) -> None:
+    """Have a card compile what prompts of all lengths need; captured graphs have warmed up all else."""
+    if loaded.card is not None:
+        run, limits = _trial_steps(loaded)
+        warm_prompts(run, loaded.opened.device, limits)
 
 
 def check_curve(loaded: LoadedEngine) -> LoadedEngine:

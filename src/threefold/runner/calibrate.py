@@ -120,15 +120,32 @@ def card_shapes(limits: CalibrationLimits) -> Iterator[_Shape]:
     pool_tokens = limits.num_blocks * limits.block_size
     longest = min(limits.max_model_len, pool_tokens)
     short, long = min(SHORT_TOKENS, longest), min(LONG_TOKENS, longest)
-    for power in range(5, 14):  # first, for a curve cut short would otherwise know nothing of prompts
-        if 1 << power <= min(limits.max_num_batched_tokens, longest):
-            yield 1, 1 << power, 1 << power
+    yield from _prompt_shapes(limits)  # first, for a curve cut short would otherwise know nothing of prompts
     for num_rows, num_new in _row_shapes(limits):
         if num_new <= short:
             yield num_rows, num_new, short
         # Rows that shared blocks for want of others would read them from the card's cache.
         if num_new in (1, 5) and short < long and num_rows * long <= pool_tokens:
             yield num_rows, num_new, long
+
+
+def warm_prompts(run: Callable[[Batch], object], device: Device, limits: CalibrationLimits) -> None:
+    """Prompts of growing length, once each: what they are the first to need is compiled before a request waits for it.
+
+    Args:
+        run: runs a batch as the engine would.
+        device: a card.
+        limits: the shapes that the engine can meet.
+    """
+    for shape in _prompt_shapes(limits):
+        device.time_ms(partial(run, made_up_batch(*shape, limits, device.torch_device)))  # one at a time: it waits
+
+
+def _prompt_shapes(limits: CalibrationLimits) -> Iterator[_Shape]:
+    longest = min(limits.max_num_batched_tokens, limits.max_model_len, limits.num_blocks * limits.block_size)
+    for power in range(5, 14):
+        if 1 << power <= longest:
+            yield 1, 1 << power, 1 << power
 
 
 def _row_shapes(limits: CalibrationLimits) -> Iterator[tuple[int, int]]:
