@@ -1,7 +1,6 @@
 import pytest
 
 from threefold.cost import CostCurve, StepShape
-from threefold.draft.appetite import Appetite
 from threefold.draft.controller import Controller, DraftPolicy, RowDraft
 
 KNOTS = [(1, 13.0), (8, 13.2), (16, 18.6), (32, 29.7), (64, 50.0), (128, 91.0), (256, 175.0)]
@@ -127,36 +126,3 @@ def test_whatever_it_believes_it_stops_when_drafts_only_cost() -> None:
         plain_ms += 13.0
 
     assert spent_ms / plain_ms < 1.03
-
-
-def asked_in(controller: Controller, num_steps: int, num_rows: int = 64) -> list[dict[int, int]]:
-    """Whom it asks in steps of many rows on a device where asking is dear and drafts never come."""
-    request_ids = list(range(num_rows))
-    for request_id in request_ids:
-        controller.start(request_id, 8)
-    asked = []
-    for step in range(num_steps):
-        lengths = dict(controller.appetites(request_ids))
-        shape = StepShape(num_rows, num_rows, num_rows * (400 + step))
-        controller.observe_step(shape, 1.1, 2.0 if lengths else 0.0, num_rows)
-        asked.append(lengths)
-    return asked
-
-
-def test_while_nobody_is_asked_most_steps_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    knots = [(1, 0.84), (16, 0.94), (64, 1.1), (128, 1.35), (1024, 4.7)]
-    learned: list[float] = []
-    cost = CostCurve(knots)
-    observe = cost.observe
-    monkeypatch.setattr(cost, "observe", lambda shape, ms: (learned.append(ms), observe(shape, ms)))
-    asked = asked_in(Controller(cost, 8, has_rounds=False), 400)
-    assert len(learned) < 200
-
-    monkeypatch.setattr(Appetite, "is_at_rest", False)
-    assert asked_in(Controller(CostCurve(knots), 8, has_rounds=False), 400) == asked, "it decides the same"
-
-
-def test_steps_that_were_passed_over_count_for_the_gain() -> None:
-    controller = Controller(CostCurve([(1, 0.84), (64, 1.1), (128, 1.35), (1024, 4.7)]), 8, has_rounds=False)
-    asked_in(controller, 400)
-    assert controller.gain_ratio == pytest.approx(1.0, abs=0.05)

@@ -207,21 +207,6 @@ class Appetite:
         """A row's drafts were verified; so many of them were expected to pass, and so many did."""
         self._yield.judge(num_expected, num_accepted)
 
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether the oldest step asked nobody, teaches nothing, and nothing is due to be thought over behind it."""
-        if not self._planned or self._asked or not self._price.is_settled:
-            return False
-        asking, due = self._planned[0], (self._step + 1) % SETTLE_EVERY_STEPS
-        return not asking.lengths and asking.probed is None and due > 1 and self._num_load_steps >= SETTLE_EVERY_STEPS
-
-    def rest(self, step_ms: float) -> None:
-        """The oldest step is over; called in place of end_step where it is at rest."""
-        self._budget.earn(step_ms)
-        self.is_probing = self._planned.popleft().is_probing
-        self._step += 1
-        self._num_load_steps += 1
-
     def end_step(self, plain_shape: StepShape, step_ms: float, draft_ms: float) -> None:
         """The oldest step is over; decide for the next to be planned.
 

@@ -28,11 +28,6 @@ class AskingPrice:
         self._was_asking = False
         self._single: tuple[Collection[int], float] = (), 0.0  # an asking whose price is not complete
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether a step that asks nobody and was not held up would teach nothing."""
-        return not (self._was_asking or self._single[0] or self._last_lengths)
-
     def ms(self, lengths: Collection[int]) -> float:
         """What it costs to ask rows for drafts of these lengths."""
         return self._cost.draft_ms(*self._totals(lengths))

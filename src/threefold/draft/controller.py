@@ -81,7 +81,6 @@ class Controller:
         self._prober = Prober()
         self._ledger = Ledger()
         self._plain = PlainTimes()
-        self._rested, self._rested_ms = 0, 0.0  # tokens and time of steps that were passed over
         self._num_rows = 0  # that committed tokens in the last step
         self._verified: dict[str, Verified] = {}  # by drafter, of the step that is being committed
 
@@ -151,13 +150,6 @@ class Controller:
         num_drafted = int(sum(drafts.num_drafted for drafts in verified.values()))
         num_accepted = int(sum(drafts.num_accepted for drafts in verified.values()))
         num_rows = self._appetite.num_ending
-        is_quiet = not verified and draft_ms == 0.0 < forward_ms and num_rows == self._num_rows > 0
-        if is_quiet and self._appetite.is_at_rest:
-            self._rest(forward_ms, num_committed)
-            return
-        if self._rested:
-            self._gain.observe(StepGain(self._rested, self._rested_ms, 0.0, self._rested, self._rested_ms), {})
-            self._rested, self._rested_ms = 0, 0.0
         has_drafts = num_drafted > 0 or draft_ms > 0 or self._appetite.is_ending_asking
         plain_shape = shape._replace(num_tokens=shape.num_tokens - num_drafted)
         self._appetite.end_step(plain_shape, forward_ms + draft_ms, draft_ms)
@@ -183,14 +175,6 @@ class Controller:
             self._ledger.settle(num_rows, forward_ms + draft_ms, saved_ms)
             self._num_rows = num_rows
         self._cost.observe(shape, forward_ms)
-
-    def _rest(self, forward_ms: float, num_committed: int) -> None:
-        """Nobody was asked, and the step was like the last one: on a card the host may be what steps wait for."""
-        self._appetite.rest(forward_ms)
-        self._prober.earn(forward_ms)
-        self._ledger.settle(self._num_rows, forward_ms, 0.0)
-        self._rested += num_committed
-        self._rested_ms += forward_ms
 
     def _decode_ms(self, shape: StepShape, num_rows: int, num_drafted: int) -> tuple[float, float]:
         """What the rows that commit would take by themselves, without and with their drafts."""
