@@ -63,7 +63,7 @@ def test_the_machine_is_measured(facts):
     assert facts.prompts is not None
     knots = dict(facts.prompts["knots"])
     assert {32, 64, 128} <= knots.keys(), "256 tokens are two chunks"
-    assert knots[128] > knots[32]
+    assert 0 < knots[32] <= knots[128]
     assert (facts.is_dummy, facts.quantization, facts.is_kv8) == (True, "", False)
     assert MachineFacts.from_dict(facts.to_dict()) == facts
 
