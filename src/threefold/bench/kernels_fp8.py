@@ -19,11 +19,10 @@ from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (its usual name)
 
 from threefold.bench.kernels_command import run_kernels
 from threefold.bench.kernels_fp8_cuts import FEW_SWEEP, TILE_SWEEP, split_cuts
-from threefold.bench.kernels_products import DTYPE, SHAPES, SPREAD_BYTES, mean_us
+from threefold.bench.kernels_products import DTYPE, SHAPES, mean_us, num_copies, plain_us, plain_weights
 from threefold.kernels.activation import silu_mul, silu_mul_reference
 from threefold.kernels.fp8 import Fp8Inputs, Fp8Weight, Rounded, quantise_outputs
 from threefold.kernels.triton.fp8 import few_tokens_fp8_body
@@ -34,7 +33,6 @@ from threefold.kernels.triton.fp8_tile import tile_fp8_body
 from threefold.runner.device import CudaDevice
 
 TOKENS = (1, 6, 16, 32, 64, 256)
-MOST_COPIES = 24
 MOST_ERROR = 0.04
 """Of the norm of what the same operands give in float32; a body that is further off is not counted."""
 SHOWN = 5
@@ -141,7 +139,7 @@ def measure_shape(name: str, num_tokens: int, device: CudaDevice, *, is_swept: b
     """Torch's time on bf16 weights and that of each body, in microseconds, with its error."""
     num_rows, num_inputs, is_gated = SHAPES[name]
     sample = _sample(num_inputs, num_tokens, device)
-    weights = [_weight(name, device) for _ in range(_num_copies(num_rows * num_inputs))]
+    weights = [_weight(name, device) for _ in range(num_copies(num_rows * num_inputs))]
     bodies = list(table_bodies(is_gated)) + (list(swept_bodies(name, num_tokens)) if is_swept else [])
     rights = {is_rounded: _right(weights[0], sample, is_gated, is_rounded) for is_rounded in (False, True)}
     found = []
@@ -158,8 +156,9 @@ def measure_shape(name: str, num_tokens: int, device: CudaDevice, *, is_swept: b
             print(f"{name:>13} {num_tokens:5} tokens  {label}: wrong by {error:.3f}", flush=True)
         found.append({"us": us, "body": label, "error": error})
     rounding_us = mean_us([round_rows_body(Fp8Inputs())] * len(weights), sample.x, device)
-    plain_us = _plain_us(name, sample.x, device)
-    return {"name": name, "tokens": num_tokens, "bf16_us": plain_us, "rounding_us": rounding_us, "bodies": found}
+    plain = plain_weights(num_rows, num_inputs, device.torch_device)
+    bf16_us = plain_us(plain, sample.x, device, is_gated=is_gated)
+    return {"name": name, "tokens": num_tokens, "bf16_us": bf16_us, "rounding_us": rounding_us, "bodies": found}
 
 
 def _right(weight: Fp8Weight, sample: Sample, is_gated: bool, is_rounded: bool) -> torch.Tensor:
@@ -171,25 +170,6 @@ def _right(weight: Fp8Weight, sample: Sample, is_gated: bool, is_rounded: bool) 
 
 def _relative(got: torch.Tensor, right: torch.Tensor) -> float:
     return float((got - right).norm() / right.norm())
-
-
-def _plain_us(name: str, x: torch.Tensor, device: CudaDevice) -> float:
-    num_rows, num_inputs, is_gated = SHAPES[name]
-    num_copies = _num_copies(num_rows * num_inputs * 2)
-    weights = [torch.randn((num_rows, num_inputs), dtype=DTYPE, device=x.device) for _ in range(num_copies)]
-    gate = silu_mul(num_rows // 2, DTYPE, x.device) if is_gated else None
-
-    def run() -> None:
-        for weight in weights:
-            out = F.linear(x, weight)
-            if gate is not None:
-                gate(out)
-
-    return device.replay_ms(run) / num_copies * 1e3
-
-
-def _num_copies(num_bytes: int) -> int:
-    return max(2, min(MOST_COPIES, SPREAD_BYTES // num_bytes))
 
 
 def measure_all(asked: argparse.Namespace, device: CudaDevice) -> dict[str, Any]:

@@ -18,11 +18,9 @@ from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (its usual name)
 
 from threefold.bench.kernels_command import run_kernels
-from threefold.bench.kernels_products import SHAPES, SPREAD_BYTES, mean_us
-from threefold.kernels.activation import silu_mul
+from threefold.bench.kernels_products import DTYPE, SHAPES, mean_us, num_copies, plain_us, plain_weights
 from threefold.kernels.int4 import VALUES_PER_UNIT, PackedInt4
 from threefold.kernels.linear import Product
 from threefold.kernels.triton.int4 import tiled_body
@@ -41,8 +39,6 @@ from threefold.runner.device import CudaDevice
 
 TOKENS = (1, 32, 64, 128, 256, 512, 1024, 2048)
 GROUP_SIZE, UNITS = 128, 64
-DTYPE = torch.bfloat16
-MOST_COPIES = 24
 MOST_ERROR = 0.02
 """From the dequantised product, of its norm; a body that is further off is not counted."""
 LEAST_DEQUANTISED = 512
@@ -168,9 +164,10 @@ def measure_shape(name: str, num_tokens: int, device: CudaDevice, *, is_swept: b
     """Torch's time on bf16 weights and that of each body, in microseconds."""
     shape, place = Shape(*SHAPES[name]), device.torch_device
     x = torch.randn((num_tokens, shape.num_inputs), dtype=DTYPE, device=place)
-    plain_us = _plain_us(shape, x, device)
+    plain = plain_weights(shape.num_outputs, shape.num_inputs, place)
+    bf16_us = plain_us(plain, x, device, is_gated=shape.is_gated)
     packed_bytes = shape.num_outputs * shape.num_inputs // 2
-    weights = [random_packed(shape, place) for _ in range(_num_copies(packed_bytes))]
+    weights = [random_packed(shape, place) for _ in range(num_copies(packed_bytes))]
     right = dequantizing_body(weights[0], None, is_gated=shape.is_gated)(x).float()
     found = []
     for label, make in bodies_of(shape, num_tokens, is_swept=is_swept):
@@ -184,27 +181,8 @@ def measure_shape(name: str, num_tokens: int, device: CudaDevice, *, is_swept: b
         if not error <= MOST_ERROR:
             print(f"{name:>13} {num_tokens:5} tokens  {label}: wrong by {error:.3f}", flush=True)
             continue
-        found.append({"us": us, "body": label, "ratio": plain_us / us})
-    return {"name": name, "tokens": num_tokens, "bf16_us": plain_us, "bodies": found}
-
-
-def _plain_us(shape: Shape, x: torch.Tensor, device: CudaDevice) -> float:
-    num_copies = _num_copies(shape.num_outputs * shape.num_inputs * 2)
-    size = (shape.num_outputs, shape.num_inputs)
-    weights = [torch.randn(size, dtype=DTYPE, device=x.device) for _ in range(num_copies)]
-    gate = silu_mul(shape.num_results, DTYPE, x.device) if shape.is_gated else None
-
-    def run() -> None:
-        for weight in weights:
-            out = F.linear(x, weight)
-            if gate is not None:
-                gate(out)
-
-    return device.replay_ms(run) / num_copies * 1e3
-
-
-def _num_copies(num_bytes: int) -> int:
-    return max(2, min(MOST_COPIES, SPREAD_BYTES // num_bytes))
+        found.append({"us": us, "body": label, "ratio": bf16_us / us})
+    return {"name": name, "tokens": num_tokens, "bf16_us": bf16_us, "bodies": found}
 
 
 def measure_all(asked: argparse.Namespace, device: CudaDevice) -> dict[str, Any]:

@@ -48,6 +48,7 @@ CUTS = tuple(
 """What is tried."""
 SPREAD_BYTES = 256 << 20
 """Weights of a product's copies together: several times the card's cache."""
+MOST_COPIES = 24
 DTYPE = torch.bfloat16
 
 
@@ -55,19 +56,10 @@ def measure_shape(name: str, num_tokens: int, device: CudaDevice) -> dict[str, A
     """Torch's time and the best cuts of one shape at one number of tokens."""
     num_outputs, num_inputs, is_gated = SHAPES[name]
     place = device.torch_device
-    copies = max(2, min(24, SPREAD_BYTES // (num_outputs * num_inputs * 2)))
-    weights = [torch.randn((num_outputs, num_inputs), dtype=DTYPE, device=place) for _ in range(copies)]
+    weights = plain_weights(num_outputs, num_inputs, place)
     x = torch.randn((num_tokens, num_inputs), dtype=DTYPE, device=place)
-    gate = silu_mul(num_outputs // 2, DTYPE, place) if is_gated else None
-
-    def plain() -> None:
-        for weight in weights:
-            out = F.linear(x, weight)
-            if gate is not None:
-                gate(out)
-
     num_bytes = num_outputs * num_inputs * 2
-    torch_us = device.replay_ms(plain) / copies * 1e3
+    torch_us = plain_us(weights, x, device, is_gated=is_gated)
     found = []
     for sizes in CUTS:
         bodies = [FewTokens(weight, None, always(sizes), is_gated=is_gated) for weight in weights]
@@ -86,6 +78,30 @@ def measure_shape(name: str, num_tokens: int, device: CudaDevice) -> dict[str, A
 def always(sizes: ProductSizes) -> Callable[[int], ProductSizes]:
     """One cut whatever the number of tokens."""
     return lambda _: sizes
+
+
+def num_copies(num_bytes: int) -> int:
+    """How many weights of so many bytes run in turn, so that none is found in the card's cache."""
+    return max(2, min(MOST_COPIES, SPREAD_BYTES // num_bytes))
+
+
+def plain_weights(num_outputs: int, num_inputs: int, place: torch.device) -> list[torch.Tensor]:
+    """Different weights of one shape."""
+    size = (num_outputs, num_inputs)
+    return [torch.randn(size, dtype=DTYPE, device=place) for _ in range(num_copies(num_outputs * num_inputs * 2))]
+
+
+def plain_us(weights: Sequence[torch.Tensor], x: torch.Tensor, device: CudaDevice, *, is_gated: bool) -> float:
+    """Time of torch's product with one of the weights, and of the gate behind it."""
+    gate = silu_mul(len(weights[0]) // 2, DTYPE, x.device) if is_gated else None
+
+    def run() -> None:
+        for weight in weights:
+            out = F.linear(x, weight)
+            if gate is not None:
+                gate(out)
+
+    return device.replay_ms(run) / len(weights) * 1e3
 
 
 def mean_us(bodies: Sequence[Callable[[torch.Tensor], Any]], x: torch.Tensor, device: CudaDevice) -> float:

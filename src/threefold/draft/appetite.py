@@ -97,7 +97,7 @@ class Appetite:
         self._yield = DraftYield(max_draft, has_rounds=has_rounds, prior_chance=prior_chance)
         self._requests: dict[int, _RequestState] = {}
         self._step = 0
-        self._load_rows = 0  # about so many rows commit in the steps that the following four are meant for
+        self._load_rows = 0  # that committed when the load was last a new one
         self._num_load_steps = 0  # steps since that load began
         self._outlook = Outlook(0, 0.0, 0.0)
         self._least_worth = 0.0

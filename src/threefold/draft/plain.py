@@ -14,8 +14,6 @@ from threefold.cost import CostCurve, StepShape
 
 SIZES_A_DOUBLING = 4
 """Sizes of the batch that are told apart."""
-REACH = 1
-"""How many sizes away a reading still says something."""
 MEMORY_READINGS = 8.0
 """Readings over which a size's time is averaged."""
 
@@ -58,7 +56,7 @@ class PlainTimes:
     def expected_ms(self, shape: StepShape, cost: CostCurve) -> float:
         """What such a step of this shape would take; the curve's word where none like it was measured."""
         size, own_ms = _size(shape.num_rows), cost.forward_ms(shape)
-        for near in (size, *(size + step * sign for step in range(1, REACH + 1) for sign in (-1, 1))):
+        for near in (size, size - 1, size + 1):
             reading = self._readings.get(near)
             if reading is not None:
                 return reading.ms * own_ms / cost.forward_ms(reading.shape)

@@ -140,9 +140,8 @@ class Worker:
     def _wait(self, flight: _Flight) -> Arrived:
         began_s = time.perf_counter()
         arrived = flight.pending.wait()
-        if (
-            self._sight is not None and self._in_flight
-        ):  # else the host waits because the next step could not be planned
+        # With nothing else in flight the next step could not be planned yet: such a wait is not idle time.
+        if self._sight is not None and self._in_flight:
             self._sight.waited((time.perf_counter() - began_s) * 1000)
         return arrived
 
