@@ -4,7 +4,8 @@
     python scripts/cross_check.py --aiperf /tmp/aiperf/bin/aiperf          # a fake engine behind our server
     python scripts/cross_check.py --aiperf … --url http://127.0.0.1:8000   # any server
 
-Both send the same prompts, in a closed loop of the same size, for answers of the same length, A B A B. Exit code 1 when
+Both send the same prompts, in a closed loop of the same size, for answers of the same length, A B A B; with
+--request-rate in an open loop, where neither client's own speed decides when the server is asked. Exit code 1 when
 a figure's medians lie further apart than --tolerance. AIPerf's inter token latency is TPOT: it leaves the first token
 out and divides by tokens. Tokens are those that the server counts; AIPerf loads a tokenizer all the same, so it gets
 one of bytes, made here. It runs one worker, and a step of the fake engine is long: what its processes take from a small
@@ -58,7 +59,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--aiperf", default="aiperf", help="the program")
     parser.add_argument("--url", help="a server that runs; default: one with a fake engine is started")
     parser.add_argument("--model", default="fake", help="its model's name at --url")
-    parser.add_argument("--concurrency", type=int, default=4)
+    parser.add_argument("--concurrency", type=int, default=4, help="users; with --request-rate rows of the fake engine")
+    parser.add_argument("--request-rate", type=float, help="requests a second, a Poisson process; default: closed loop")
     parser.add_argument("--requests", type=int, default=24)
     parser.add_argument("--max-tokens", type=int, default=24)
     parser.add_argument("--step-ms", type=float, default=100.0, help="time that a step of the fake engine takes")
@@ -85,11 +87,18 @@ def write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
 
 
+def arrivals(asked: argparse.Namespace) -> dict[str, object]:
+    """When requests are sent; both programs call it the same, and a rate is a Poisson process to both."""
+    if asked.request_rate is None:
+        return {"--concurrency": asked.concurrency}
+    return {"--request-rate": asked.request_rate}
+
+
 def run_ours(asked: argparse.Namespace, url: str, folder: Path) -> dict[str, float]:
     """One run of `threefold bench serve`."""
     out = folder / "ours.json"
     flags = {
-        "--url": url, "--model": asked.model, "--dataset": folder / "ours.jsonl", "--concurrency": asked.concurrency,
+        "--url": url, "--model": asked.model, "--dataset": folder / "ours.jsonl", **arrivals(asked),
         "--num-prompts": asked.requests, "--max-tokens": asked.max_tokens, "--num-warmups": asked.concurrency,
         "--json": out,
     }  # fmt: skip
@@ -101,7 +110,7 @@ def run_ours(asked: argparse.Namespace, url: str, folder: Path) -> dict[str, flo
 def run_theirs(asked: argparse.Namespace, url: str, folder: Path) -> dict[str, float]:
     """One run of AIPerf."""
     flags = {
-        "--model": asked.model, "--url": url, "--endpoint-type": "chat", "--concurrency": asked.concurrency,
+        "--model": asked.model, "--url": url, "--endpoint-type": "chat", **arrivals(asked),
         "--request-count": asked.requests, "--warmup-request-count": asked.concurrency,
         "--input-file": folder / "theirs.jsonl", "--custom-dataset-type": "single_turn",
         "--tokenizer": folder / "tokenizer", "--artifact-dir": folder / "aiperf", "--ui": "none",

@@ -1,7 +1,6 @@
 import pytest
 
 from threefold.advise.result import LoadResult
-from threefold.step import TokenDelta
 
 
 def test_answers_come_to_latencies():
@@ -16,11 +15,28 @@ def test_answers_come_to_latencies():
 
 
 def test_steps_come_to_load_and_to_the_rate_while_all_were_busy():
+    """Of an answer that goes on, as much counts as of its time: what it waited for its prompt is not lost."""
     result = LoadResult(duration_s=3.0)
-    result.take_step(2.0, 4, [TokenDelta(1, (5, 6)), TokenDelta(2, (7,))], is_full=True)
-    result.take_step(1.0, 1, [TokenDelta(1, (8,))], is_full=False)
+    result.take_step(2.0, 4, 12.0, is_full=True)
+    result.take_answer(10.0, 11.0, 12.0, 3)
+    result.take_step(1.0, 1, 13.0, is_full=False)
+    result.take_answer(11.0, 12.5, 13.0, 8)
     assert result.mean_running == pytest.approx(3.0)
-    assert result.output_rate == 1.5
+    assert result.output_rate == pytest.approx((3 + 4) / 2.0)
+
+
+def test_the_rate_does_not_depend_on_whether_users_walk_in_step():
+    """Four users, 2 tokens a second each, in answers of 4 s; all begin at once, or one second after the other."""
+    tokens = []
+    for lag_s in (0.0, 1.0):
+        result = LoadResult(duration_s=40.0)
+        result.take_step(20.0, 4, 20.0, is_full=True)
+        for user in range(4):
+            for turn in range(5):
+                start_s = lag_s * user + 4.0 * turn
+                result.take_answer(start_s, start_s + 3.0, start_s + 4.0, 8)
+        tokens.append(result.full_tokens)
+    assert tokens == [2 * 4 * 20, 2 * (20 + 19 + 18 + 17)]
 
 
 def test_nothing_came():

@@ -49,16 +49,41 @@ def test_where_steps_overlap_the_step_behind_an_asking_waits_for_it_too() -> Non
     assert price.put(*step(4, next_draft=0), 1.028).draft_ms == 0.0
 
 
+def test_where_steps_overlap_and_the_host_is_slower_that_is_not_the_drafts_price() -> None:
+    price = DraftPrice(is_overlapped=True)
+    for index in range(50):  # 12 ms a step, of which the device works 10
+        price.put(*step(4, next_draft=0), index * 0.012)
+
+    assert price.put(*step(4, next_draft=3), 49 * 0.012 + 0.015).draft_ms == pytest.approx(3.0)
+
+
 def test_rows_set_up_beside_it_are_no_part_of_the_price() -> None:
+    """Until it is known what setting up takes, the price lately stands for it."""
     price = DraftPrice(is_overlapped=True)
     price.put(*step(4, next_draft=3), 1.0)
     price.put(*step(4, next_draft=3), 1.013)  # 3 ms
-    plan, result = step(4, next_draft=3)
-    plan.new_rows.append(NewRow(0, (1, 2, 3), 3, SamplingParams(), frozenset(), 0, ""))
 
-    assert price.put(plan, result, 1.063).draft_ms == pytest.approx(3.0)
+    assert price.put(*with_new_row(4, next_draft=3), 1.063).draft_ms == pytest.approx(3.0)
     assert price.put(*step(4, next_draft=3), 1.103).draft_ms == pytest.approx(3.0)
     assert price.put(*step(4, next_draft=3), 1.117).draft_ms == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("is_overlapped", [True, False])
+def test_drafts_beside_rows_that_are_set_up_have_a_price_too(is_overlapped: bool) -> None:
+    """Where answers are short nearly every step sets a row up: a price of other steps alone is hardly ever read."""
+    price = DraftPrice(is_overlapped=is_overlapped)
+    for index in range(50):  # 10 ms, and 12 ms with a new row and behind one
+        price.put(*step(4, next_draft=0), index * 0.010)
+    for index in range(50):
+        price.put(*with_new_row(4, next_draft=0), 0.5 + index * 0.012)
+
+    assert price.put(*with_new_row(4, next_draft=3), 0.5 + 49 * 0.012 + 0.019).draft_ms == pytest.approx(7.0, abs=0.3)
+
+
+def with_new_row(num_rows: int, next_draft: int) -> tuple[StepPlan, StepResult]:
+    plan, result = step(num_rows, next_draft)
+    plan.new_rows.append(NewRow(0, (1, 2, 3), 3, SamplingParams(), frozenset(), 0, ""))
+    return plan, result
 
 
 def test_rest_is_nobodys_and_an_unknown_load_keeps_what_was_timed() -> None:

@@ -85,7 +85,7 @@ class Drive:
         while waiting or self._open:
             if not (is_static and self._open):
                 self._send(waiting, users)
-            self._step(len(self._open) == users)
+            self._step(is_full=bool(waiting) or len(self._open) == users)
         result = self.result
         result.duration_s = self._clock() - began_s
         result.stats = self._core.stats()
@@ -110,12 +110,12 @@ class Drive:
             self._open[place] = _Open(place, self._ready_s.popleft())
             self.outputs[place] = []
 
-    def _step(self, is_full: bool) -> None:
+    def _step(self, *, is_full: bool) -> None:
         """One step of the engine."""
         began_s = self._clock()
         deltas = self._core.step()
         now_s = self._clock()
-        self.result.take_step(now_s - began_s, len(self._open), deltas, is_full=is_full)
+        self.result.take_step(now_s - began_s, len(self._open), now_s, is_full=is_full)
         for delta in deltas:
             self._take(delta, now_s)
 

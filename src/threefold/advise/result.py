@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from threefold.metrics import EngineStats
-from threefold.step import TokenDelta
 
 
 @dataclass(slots=True)
@@ -31,26 +30,29 @@ class LoadResult:
     e2e_ms: list[float] = field(default_factory=list)
     full_s: float = 0.0
     """Closed loop: time in which every user waited for an answer; the tail, when users run out, is not in it."""
-    full_tokens: int = 0
-    """Output tokens that came in that time."""
+    full_tokens: float = 0.0
+    """Output tokens of answers that were over in that time, and of one that went on its share: as much of it as of its
+    time. (Tokens that came by then would leave out what had been spent on its prompt: up to a batch of prompts.)"""
+    full_until_s: float = -math.inf
+    """When that was over."""
     busy_s: float = 0.0
     """Time in flight, queue included, of all requests together."""
     stats: EngineStats = field(default_factory=EngineStats)
     """The scheduler's own counters."""
 
-    def take_step(self, step_s: float, num_open: int, deltas: Sequence[TokenDelta], *, is_full: bool) -> None:
-        """A step is over.
+    def take_step(self, step_s: float, num_open: int, now_s: float, *, is_full: bool) -> None:
+        """A step is over; answers that ended with it are told afterwards.
 
         Args:
             step_s: its time.
             num_open: requests in flight during it.
-            deltas: what it brought.
-            is_full: every user of a closed loop had one of them.
+            now_s: seconds of the clock of `take_answer`.
+            is_full: every user of a closed loop waited for an answer; once that is over, it is for good.
         """
         self.busy_s += step_s * num_open
         if is_full:
             self.full_s += step_s
-            self.full_tokens += sum([len(delta.token_ids) for delta in deltas])
+            self.full_until_s = now_s
 
     def take_answer(self, start_s: float, first_s: float, end_s: float, num_output: int, num_prompt: int = 0) -> None:
         """An answer is over: when it was wanted, when its first token came and its last, seconds of one clock."""
@@ -61,6 +63,10 @@ class LoadResult:
         self.e2e_ms.append((end_s - start_s) * 1000)
         if num_output > 1:
             self.tpot_ms.append((end_s - first_s) * 1000 / (num_output - 1))
+        if end_s <= self.full_until_s:
+            self.full_tokens += num_output
+        elif start_s < self.full_until_s:
+            self.full_tokens += num_output * (self.full_until_s - start_s) / (end_s - start_s)
 
     def add(self, other: LoadResult) -> None:
         """The same load once more: what it came to counts too. The scheduler's counters stay those of the first."""

@@ -97,7 +97,7 @@ class Simulation:
             deltas = scheduler.commit(plan, executor.run(plan))
             step_s = executor.clock_s - began_s
             num_open = len(self._flights)
-            self._result.take_step(step_s, num_open, deltas, is_full=num_open == concurrency)
+            self._result.take_step(step_s, num_open, executor.clock_s, is_full=num_open == concurrency)
             for delta in deltas:
                 self._take(delta)
         return self._finished(first_s or 0.0)

@@ -35,7 +35,7 @@ class DraftPrice:
     """Puts the price of drafts into a step's result.
 
     Args:
-        is_overlapped: what the host does without drafts is hidden behind the device's work.
+        is_overlapped: what the host does without drafts is hidden behind the device's work, as far as it fits there.
     """
 
     def __init__(self, is_overlapped: bool) -> None:
@@ -43,7 +43,8 @@ class DraftPrice:
         self._ended_s: float | None = None
         self._before = _Kind(False, False, False)
         self._plain_ms: dict[int, float] = {}  # a committed token's share of the host, by the size of the batch
-        self._draft_ms: dict[int, float] = {}  # what drafts cost a step lately, by the size of the batch
+        self._setup_ms: dict[int, float] = {}  # what rows that are set up add to it
+        self._draft_ms: dict[int, float] = {}  # what drafts cost a step lately
 
     def rest(self) -> None:
         """Nothing runs: the time until the next step is nobody's."""
@@ -62,32 +63,35 @@ class DraftPrice:
         has_price = self._before.has_drafts or (self._is_overlapped and before.has_drafts)
         if not has_price:
             result = replace(result, draft_ms=0.0)
-        if before_s is None or (self._is_overlapped and not has_price):
-            return result
         num_tokens = sum([len(row.token_ids) for row in result.rows])
-        if not num_tokens:
+        if before_s is None or not num_tokens:
             return result
         size = len(plan.rows).bit_length()
-        if before.has_new_rows or self._before.has_new_rows:  # to set them up takes the host's time, too
-            known_ms = self._draft_ms.get(size, 0.0) if has_price else 0.0
-            return result if result.draft_ms >= known_ms else replace(result, draft_ms=known_ms)
         beside_ms = max((ended_s - before_s) * 1000 - result.forward_ms, 0.0)
+        is_setting_up = before.has_new_rows or self._before.has_new_rows
         if not has_price:
-            _average(self._plain_ms, size, beside_ms / num_tokens)
+            self._learn_plain(size, num_tokens, beside_ms, is_setting_up=is_setting_up)
             return result
-        allowed_ms = self._allowed_ms(size, num_tokens)
+        allowed_ms = self._allowed_ms(size, num_tokens, is_setting_up=is_setting_up)
         if allowed_ms is None:
-            return result
+            return replace(result, draft_ms=max(result.draft_ms, self._draft_ms.get(size, 0.0)))
         draft_ms = max(beside_ms - allowed_ms, 0.0)
         _average(self._draft_ms, size, draft_ms)
         return replace(result, draft_ms=draft_ms)
 
-    def _allowed_ms(self, size: int, num_tokens: int) -> float | None:
-        """What so many tokens would have cost the host without drafts; None = nobody knows."""
-        if self._is_overlapped:
-            return 0.0
-        share_ms = self._plain_ms.get(size)
-        return None if share_ms is None else share_ms * num_tokens
+    def _learn_plain(self, size: int, num_tokens: int, beside_ms: float, *, is_setting_up: bool) -> None:
+        if not is_setting_up:
+            _average(self._plain_ms, size, beside_ms / num_tokens)
+            return
+        allowed_ms = self._allowed_ms(size, num_tokens, is_setting_up=False)
+        if allowed_ms is not None:
+            _average(self._setup_ms, size, max(beside_ms - allowed_ms, 0.0))
+
+    def _allowed_ms(self, size: int, num_tokens: int, *, is_setting_up: bool) -> float | None:
+        """What a step of so many tokens would have cost the host without drafts; None = nobody knows."""
+        setup_ms = self._setup_ms.get(size) if is_setting_up else 0.0
+        share_ms = self._plain_ms.get(size, 0.0 if self._is_overlapped else None)
+        return None if setup_ms is None or share_ms is None else share_ms * num_tokens + setup_ms
 
 
 def _average(by_size: dict[int, float], size: int, ms: float) -> None:
