@@ -8,38 +8,24 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, overload
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from threefold.cost_draft import DraftCost
+from threefold.cost_fit import GRID_TOKENS, NOISE, fit, knot_tokens, monotone
+from threefold.cost_linear import SPREAD_GUESSED, SPREAD_MEASURED, features_of, start_covariance
 from threefold.errors import ConfigError
+from threefold.kalman import Estimate
 
 FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
-GRID_TOKENS = tuple(2**i for i in range(14))
-"""Where the curve may bend when nothing was measured: 1, 2, 4 … 8192 tokens."""
-MAX_KNOTS = 32
-NOISE = 0.05
-"""Relative scatter of a step's time around its mean."""
-OUTLIER = 3.0
-"""A reading moves the curve as if it were at most this many standard deviations off."""
 FAR_TOKENS = 16
 """Up to so many tokens the curve tells how a draft model's passes may grow."""
 LEAST_MS = 1e-6
 """No step takes less."""
-SURPRISES = 4
-"""So many readings in a row that are outliers to the same side are no outliers: what was known is wrong."""
-FORGETTING = 1 / 512
-"""Share of what is known that fades with every reading, so that the curve never stops learning."""
-LEARN_ALL_READINGS = 256
-"""After so many, learning from every reading would teach little more and cost time in each step."""
-SPREAD_MEASURED = (0.3, 0.2)
-"""How unsure a measured curve is: the machine as a whole by 30 %, each stretch of the curve by another 20 %."""
-SPREAD_GUESSED = (0.3, 1.0)
-"""The same for a guess whose scale one reading has set."""
 
 
 class StepShape(NamedTuple):
@@ -53,42 +39,6 @@ class StepShape(NamedTuple):
     """KV tokens read: the sum over rows of the context that the row's queries look at."""
     num_drafted: int = 0
     """Tokens that drafters are asked to propose after the step."""
-
-
-class _Estimate:
-    """A linear model's parameters with their covariance: a Kalman filter that forgets towards where it began.
-
-    covariance stays between 0 and its start value, so no reading ever counts for nothing or for everything.
-    """
-
-    def __init__(self, values: FloatArray, covariance: FloatArray) -> None:
-        self.values = values
-        self._start = covariance
-        self._covariance = covariance.copy()
-        self._num_surprises = 0  # in a row, negative for readings below
-
-    def observe(self, features: FloatArray, reading: float, noise: float) -> None:
-        """Move the parameters towards features · values = reading, which scatters by `noise` (standard deviation)."""
-        direction = self._covariance @ features
-        variance = float(features @ direction) + noise * noise
-        limit = OUTLIER * math.sqrt(variance)
-        surprise = reading - float(features @ self.values)
-        error = min(max(surprise, -limit), limit)
-        self.values = self.values + direction * (error / variance)
-        self._covariance -= np.outer(direction, direction / variance)
-        self._covariance += FORGETTING * (self._start - self._covariance)
-        self._count_surprises(surprise / limit)
-
-    def _count_surprises(self, surprise: float) -> None:
-        """Begin to learn anew when readings stay far from what is expected."""
-        if abs(surprise) <= 1.0:
-            self._num_surprises = 0
-            return
-        side = 1 if surprise > 0 else -1
-        self._num_surprises = self._num_surprises + side if self._num_surprises * side >= 0 else side
-        if abs(self._num_surprises) >= SURPRISES:
-            self._covariance = self._start * surprise**2
-            self._num_surprises = 0
 
 
 class CostCurve:
@@ -126,29 +76,22 @@ class CostCurve:
         is_measured: bool = True,
     ) -> None:
         tokens, ms = np.array(knots, dtype=np.float64).reshape(-1, 2).T
-        drafting = (draft_start_ms, draft_round_ms, draft_row_ms, draft_token_ms)
-        figures = np.array([row_ms, kv_token_ms, pair_ms, *drafting])
+        beside = np.array([row_ms, kv_token_ms, pair_ms])
+        drafting = [draft_start_ms, draft_round_ms, draft_row_ms, draft_token_ms]
+        figures = np.array([*beside, *drafting])
         if not 2 <= len(tokens) or np.any(np.diff(tokens) <= 0) or tokens[0] < 1:
             raise ConfigError(f"a cost curve needs two or more knots of increasing token counts, got {list(tokens)}")
         if not (np.all(np.isfinite(ms)) and np.all(ms > 0) and np.all(np.isfinite(figures)) and np.all(figures >= 0)):
             raise ConfigError("a cost curve's times must be finite and not negative")
         self.is_measured = is_measured
-        self._num_readings = 0
-        self._tokens = tokens
-        self._knots: tuple[list[float], list[float]]
+        self._tokens = tokens.copy()
+        self._knot_tokens: list[float] = tokens.tolist()
+        self._knot_ms: list[float]
         self._row_ms: float
         self._kv_token_ms: float
         self._pair_ms: float
-        self._draft_start_ms: float
-        self._draft_round_ms: float
-        self._draft_row_ms: float
-        self._draft_token_ms: float
-        self._forward = _Estimate(
-            np.concatenate([ms, figures[:3]]), _start_covariance(ms, figures[:3], SPREAD_MEASURED)
-        )
-        self._draft = _Estimate(figures[3:], _start_draft_covariance(ms, figures[3:]))
-        self._tidy()
-        self._tidy_draft()
+        self._set_forward(ms, beside, SPREAD_MEASURED)
+        self._drafting = DraftCost(drafting, float(ms[0]))
 
     @classmethod
     def uninformed(cls) -> CostCurve:
@@ -161,7 +104,7 @@ class CostCurve:
 
     @classmethod
     def from_measurements(cls, readings: Sequence[tuple[StepShape, float]]) -> CostCurve:
-        """Fit to (shape, forward ms) readings: relative least squares, outliers damped, nothing negative.
+        """Fit to (shape, forward ms) readings.
 
         Raises:
             ConfigError: no reading is usable.
@@ -169,17 +112,17 @@ class CostCurve:
         readings = [(shape, ms) for shape, ms in readings if _is_usable(shape, ms)]
         if not readings:
             raise ConfigError("a cost curve needs at least one reading of a step with tokens and a positive time")
-        tokens = _knot_tokens([shape.num_tokens for shape, _ in readings])
-        features = np.stack([_features(shape, tokens) for shape, _ in readings])
-        fitted = _fit(features, np.array([ms for _, ms in readings]), tokens)
-        knots = list(zip(tokens.tolist(), np.maximum(_monotone(fitted[:-3]), LEAST_MS).tolist(), strict=True))
+        tokens = knot_tokens([shape.num_tokens for shape, _ in readings])
+        features = np.stack([features_of(shape, tokens.tolist()) for shape, _ in readings])
+        fitted = fit(features, np.array([ms for _, ms in readings]), tokens)
+        knots = list(zip(tokens.tolist(), np.maximum(fitted[:-3], LEAST_MS).tolist(), strict=True))
         row_ms, kv_token_ms, pair_ms = fitted[-3:].tolist()
         return cls(knots, row_ms=row_ms, kv_token_ms=kv_token_ms, pair_ms=pair_ms)
 
     @property
     def knots(self) -> tuple[FloatArray, FloatArray]:
-        """Tokens and ms of a step without rows and context."""
-        return self._tokens, self._forward.values[:-3]
+        """Tokens and ms of a step without rows and context; they change with the curve."""
+        return self._tokens, self._knot_view
 
     def beside_knots(self, shape: StepShape) -> tuple[float, float]:
         """What a step takes beside the knots: ms, and ms for each of its tokens."""
@@ -191,6 +134,11 @@ class CostCurve:
         """Cost of one query-key pair, ms."""
         return self._pair_ms
 
+    @property
+    def draft_figures(self) -> tuple[float, float, float, float]:
+        """draft_start_ms, draft_round_ms, draft_row_ms and draft_token_ms."""
+        return self._drafting.figures
+
     def ms(self, shape: StepShape) -> float:
         """Forward pass and drafting together; drafts are spread evenly over the rows."""
         rounds = -(-shape.num_drafted // max(shape.num_rows, 1))
@@ -200,39 +148,24 @@ class CostCurve:
     def forward_ms(self, shape: StepShape) -> float:
         """The forward pass alone."""
         num_tokens, num_rows, kv_tokens, _ = shape
-        tokens, ms = self._knots
-        high = min(max(bisect_left(tokens, num_tokens), 1), len(tokens) - 1)
+        tokens, ms = self._knot_tokens, self._knot_ms
+        high = bisect_left(tokens, num_tokens, 1, len(tokens) - 1)
         low = high - 1
-        slope = (ms[high] - ms[low]) / (tokens[high] - tokens[low])
-        curve = ms[low] + slope * max(num_tokens - tokens[low], 0.0)
-        pairs = num_tokens * kv_tokens / max(num_rows, 1)
+        curve = ms[low]
+        if num_tokens > tokens[low]:
+            curve += (ms[high] - curve) / (tokens[high] - tokens[low]) * (num_tokens - tokens[low])
+        pairs = num_tokens * kv_tokens / num_rows if num_rows else 0.0
         return curve + self._row_ms * num_rows + self._kv_token_ms * kv_tokens + self._pair_ms * pairs
 
-    def forward_ms_many(self, num_tokens: FloatArray, shape: StepShape) -> FloatArray:
-        """The forward pass of steps that differ from `shape` in their tokens alone; same shape as num_tokens."""
-        tokens, ms = self._knots
-        fixed, pair_slope = self.beside_knots(shape)
-        last_slope = (ms[-1] - ms[-2]) / (tokens[-1] - tokens[-2])
-        curve: FloatArray = np.interp(num_tokens, self._tokens, self._forward.values[:-3])
-        curve += pair_slope * num_tokens + fixed
-        curve += last_slope * np.maximum(num_tokens - tokens[-1], 0.0)
-        return curve
-
-    @overload
-    def draft_ms(self, num_rows: int, num_drafted: int, rounds: int) -> float: ...
-    @overload
-    def draft_ms(self, num_rows: int, num_drafted: IntArray, rounds: IntArray) -> FloatArray: ...
-    def draft_ms(self, num_rows: int, num_drafted: Any, rounds: Any) -> Any:
+    def draft_ms(self, num_rows: int, num_drafted: int, rounds: int) -> float:
         """Asking num_rows rows for num_drafted tokens in all, the longest draft being `rounds` tokens.
 
         With 0 rounds, what they add to an asking that happens anyway.
         """
-        per_ask_ms = self._draft_row_ms * num_rows + self._draft_token_ms * num_drafted
-        has_begun = rounds > 0
-        return per_ask_ms + self._draft_start_ms * has_begun + self._draft_round_ms * (rounds - has_begun)
+        return self._drafting.ms(num_rows, num_drafted, rounds)
 
-    def observe(self, shape: StepShape, ms: float) -> None:
-        """Learn from a real step's forward pass; of later readings that were as expected, from every fourth.
+    def observe(self, shape: StepShape, ms: float, num_readings: int = 1) -> None:
+        """Learn from a real step's forward pass, or from several of about one shape: their mean shape and time.
 
         Readings that make no sense are ignored.
         """
@@ -240,18 +173,14 @@ class CostCurve:
             return
         if not self.is_measured:
             self._set_scale(ms / self.forward_ms(shape))
-        expected_ms = self.forward_ms(shape)
-        self._num_readings += 1
-        is_late = self._num_readings > LEARN_ALL_READINGS and self._num_readings % 4 > 0
-        if is_late and abs(ms - expected_ms) <= 2 * NOISE * expected_ms:
-            return
-        self._forward.observe(_features(shape, self._tokens), ms, NOISE * expected_ms)
+        noise_ms = NOISE * self.forward_ms(shape)
+        self._forward.observe(features_of(shape, self._knot_tokens), float(ms), noise_ms, num_readings)
         self._tidy()
 
     def guess_draft(self, start_ms: float, row_ms: float) -> None:
         """Take this for the cost of drafts that are looked up, as long as nothing else is known."""
-        if not self._draft.values.any():
-            self._set_draft([start_ms, 0.0, row_ms, 0.0])
+        if not self._drafting.is_known:
+            self._drafting.set_figures([start_ms, 0.0, row_ms, 0.0], self._knot_ms[0])
 
     def observe_draft(self, num_rows: int, num_drafted: int, rounds: int, ms: float) -> None:
         """Learn from the time that proposing took, unless it was as expected.
@@ -260,26 +189,22 @@ class CostCurve:
         """
         if rounds < 1 or not (math.isfinite(ms) and ms >= 0):
             return
-        if num_drafted and not self._draft.values.any():
+        if num_drafted and not self._drafting.is_known:
             self._guess_rounds(num_drafted, rounds, ms)
-        expected_ms = self.draft_ms(num_rows, num_drafted, rounds)
-        if abs(ms - expected_ms) <= NOISE * expected_ms:
-            return
-        noise = max(2 * NOISE * max(ms, expected_ms), 1e-4)
-        self._draft.observe(np.array([1.0, rounds - 1, num_rows, num_drafted]), ms, noise)
-        self._tidy_draft()
+        self._drafting.observe(num_rows, num_drafted, rounds, ms)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain figures for the disk; from_dict reads them back."""
+        draft_start_ms, draft_round_ms, draft_row_ms, draft_token_ms = self._drafting.figures
         return {
-            "knots": [[num_tokens, ms] for num_tokens, ms in zip(*self._knots, strict=True)],
+            "knots": [[num_tokens, ms] for num_tokens, ms in zip(self._knot_tokens, self._knot_ms, strict=True)],
             "row_ms": self._row_ms,
             "kv_token_ms": self._kv_token_ms,
             "pair_ms": self._pair_ms,
-            "draft_start_ms": self._draft_start_ms,
-            "draft_round_ms": self._draft_round_ms,
-            "draft_row_ms": self._draft_row_ms,
-            "draft_token_ms": self._draft_token_ms,
+            "draft_start_ms": draft_start_ms,
+            "draft_round_ms": draft_round_ms,
+            "draft_row_ms": draft_row_ms,
+            "draft_token_ms": draft_token_ms,
             "is_measured": self.is_measured,
         }
 
@@ -299,106 +224,31 @@ class CostCurve:
         one, far = (self.forward_ms(StepShape(num_tokens, 1, 0)) for num_tokens in (1, FAR_TOKENS))
         share = (far - one) / (FAR_TOKENS - 1) / one  # of a pass of one token, for each further one
         pass_ms = ms / (rounds + share * (num_drafted - rounds))
-        self._set_draft([(1.0 - share) * pass_ms, (1.0 - share) * pass_ms, 0.0, share * pass_ms])
-
-    def _set_draft(self, figures: list[float]) -> None:
-        values = np.array(figures)
-        self._draft = _Estimate(values, _start_draft_covariance(self._forward.values[:-3], values))
-        self._tidy_draft()
+        once_ms = (1.0 - share) * pass_ms
+        self._drafting.set_figures([once_ms, once_ms, 0.0, share * pass_ms], self._knot_ms[0])
 
     def _set_scale(self, factor: float) -> None:
-        ms = self._forward.values[:-3] * factor
-        values = np.concatenate([ms, self._forward.values[-3:]])
-        self._forward = _Estimate(values, _start_covariance(ms, values[-3:], SPREAD_GUESSED))
-        self._draft = _Estimate(self._draft.values, _start_draft_covariance(ms, self._draft.values))
+        values = self._forward.values
+        self._set_forward(values[:-3] * factor, values[-3:], SPREAD_GUESSED)
+        self._drafting.set_figures(self._drafting.figures, self._knot_ms[0])
         self.is_measured = True
+
+    def _set_forward(self, ms: FloatArray, beside: FloatArray, spread: tuple[float, float]) -> None:
+        self._forward = Estimate(np.concatenate([ms, beside]), start_covariance(ms, beside, spread))
+        self._knot_view = self._forward.values[:-3]
         self._tidy()
 
     def _tidy(self) -> None:
         """Keep what the filter says within what is possible: no falling curve, no negative cost."""
-        values = self._forward.values
-        knots = values[:-3]
-        if np.any(knots[1:] < knots[:-1]):
-            knots[:] = _monotone(knots)
-        np.maximum(knots, LEAST_MS, out=knots)
-        np.maximum(values[-3:], 0.0, out=values[-3:])
-        self._knots = self._tokens.tolist(), knots.tolist()
-        self._row_ms, self._kv_token_ms, self._pair_ms = values[-3:].tolist()
-
-    def _tidy_draft(self) -> None:
-        np.maximum(self._draft.values, 0.0, out=self._draft.values)
-        self._draft_start_ms, self._draft_round_ms, self._draft_row_ms, self._draft_token_ms = (
-            self._draft.values.tolist()
-        )
+        values: list[float] = self._forward.values.tolist()
+        ms = values[:-3]
+        if ms[0] < LEAST_MS or min(values[-3:]) < 0.0 or ms != sorted(ms):
+            knots, beside = self._forward.values[:-3], self._forward.values[-3:]  # views
+            knots[:] = np.maximum(monotone(knots), LEAST_MS)
+            np.maximum(beside, 0.0, out=beside)
+            values = self._forward.values.tolist()
+        *self._knot_ms, self._row_ms, self._kv_token_ms, self._pair_ms = values
 
 
 def _is_usable(shape: StepShape, ms: float) -> bool:
     return shape.num_tokens >= 1 and math.isfinite(ms) and ms > 0
-
-
-def _monotone(values: FloatArray) -> FloatArray:
-    """A curve that never falls, between the lowest above and the highest below `values`."""
-    upper: FloatArray = np.maximum.accumulate(values)
-    lower: FloatArray = np.minimum.accumulate(values[::-1])[::-1]
-    return 0.5 * (upper + lower)
-
-
-def _features(shape: StepShape, tokens: FloatArray) -> FloatArray:
-    """What forward_ms multiplies the knots and the three coefficients with: [num_knots + 3]."""
-    features = np.zeros(len(tokens) + 3)
-    high = min(max(int(np.searchsorted(tokens, shape.num_tokens)), 1), len(tokens) - 1)
-    share = max((shape.num_tokens - tokens[high - 1]) / (tokens[high] - tokens[high - 1]), 0.0)
-    features[high - 1], features[high] = 1.0 - share, share
-    rows = max(shape.num_rows, 1)
-    features[-3:] = shape.num_rows, shape.kv_tokens, shape.num_tokens * shape.kv_tokens / rows
-    return features
-
-
-def _start_covariance(ms: FloatArray, coefficients: FloatArray, spread: tuple[float, float]) -> FloatArray:
-    """How unsure a fresh curve is: spread of the machine as a whole and of each stretch of the curve, relative."""
-    index = np.arange(len(ms))
-    near = np.exp(-np.abs(index[:, None] - index) / 1.5)
-    covariance = np.zeros((len(ms) + 3, len(ms) + 3))
-    covariance[: len(ms), : len(ms)] = np.outer(ms, ms) * (spread[0] ** 2 + spread[1] ** 2 * near)
-    unknown = ms[0] * np.array([1e-2, 5e-5, 5e-5])
-    covariance[range(-3, 0), range(-3, 0)] = (0.5 * coefficients + unknown) ** 2
-    return covariance
-
-
-def _start_draft_covariance(ms: FloatArray, coefficients: FloatArray) -> FloatArray:
-    """To begin may cost as much as a small step, a round less, a row or a token no more than its products."""
-    unknown = ms[0] * np.array([0.15, 0.1, 2e-3, 2e-3])
-    covariance: FloatArray = np.diag((0.5 * coefficients + unknown) ** 2)
-    return covariance
-
-
-def _knot_tokens(measured: Iterable[int]) -> FloatArray:
-    """Every measured token count and the grid up to the next one beyond; the grid alone when that is too many."""
-    counts = set(measured)
-    grid = {n for n in GRID_TOKENS if n <= 2 * max(counts)} | {1, 2}
-    chosen = counts | grid
-    return np.array(sorted(chosen if len(chosen) <= MAX_KNOTS else grid), dtype=np.float64)
-
-
-def _fit(features: FloatArray, ms: FloatArray, tokens: FloatArray) -> FloatArray:
-    """Parameters that explain ms, [num_knots + 3]; where readings are silent the curve stays straight between them."""
-    num_knots = len(tokens)
-    bend = np.zeros((max(num_knots - 2, 0), num_knots + 3))
-    for i in range(num_knots - 2):
-        left, right = tokens[i + 1] - tokens[i], tokens[i + 2] - tokens[i + 1]
-        bend[i, i : i + 3] = np.array([right, -(left + right), left]) / (left + right)
-    lean = np.diag(np.concatenate([np.zeros(num_knots), [1e-2, 1.0, 1.0]]))[-3:]
-    start = ms.min()
-    prior = np.concatenate([1e-3 * bend / start, 1e-2 * lean / start])
-    weight = 1.0 / ms
-    free = np.ones(num_knots + 3, dtype=bool)
-    solution = np.zeros(num_knots + 3)
-    for _ in range(4):
-        rows = np.concatenate([features * weight[:, None], prior])[:, free]
-        goal = np.concatenate([ms * weight, np.zeros(len(prior))])
-        solution[free] = np.linalg.lstsq(rows, goal, rcond=None)[0]
-        off = np.abs(features @ solution - ms) / ms
-        weight = np.minimum(1.0, OUTLIER * NOISE / np.maximum(off, 1e-9)) / ms
-        free[-3:] &= solution[-3:] > 0
-        solution[~free] = 0.0
-    return solution

@@ -1,8 +1,11 @@
+import itertools
+
 import numpy as np
 import pytest
 
 from threefold.cost import CostCurve, StepShape
-from threefold.draft.appetite import ASK_AGAIN_STEPS, Appetite
+from threefold.draft.appetite import Appetite
+from threefold.draft.worth import ASK_AGAIN_STEPS
 
 KNOTS = [(1, 13.0), (8, 13.2), (16, 18.6), (64, 50.0), (256, 175.0)]
 
@@ -228,3 +231,44 @@ def test_what_a_request_was_worth_is_forgotten_when_the_load_is_another() -> Non
     assert asked[0][:2] == [0, 0]
     assert min(asked[0][2:]) > 0
     assert min(ask(appetite, 2)) > 0
+
+
+def test_a_step_is_quiet_when_nobody_is_asked_and_nothing_is_owed() -> None:
+    appetite = started(4)
+    shape = StepShape(4, 4, 400)
+    run(appetite, 4, 600, draft_ms=3.0)  # given up
+    quiet = []
+    for _ in range(400):
+        asked = any(ask(appetite, 4))
+        quiet.append((asked, appetite.is_quiet))
+        appetite.end_step(shape, 13.0 + 3.0 * asked, 3.0 * asked)
+    assert sum(is_quiet for _, is_quiet in quiet) > 350
+    for (asked, is_quiet), (_, next_is_quiet) in itertools.pairwise(quiet):
+        if asked:
+            assert not is_quiet
+            assert not next_is_quiet, "what was asked for may come, and what it cost is known now"
+
+
+def test_quiet_steps_come_to_the_same_decisions() -> None:
+    """Those who probe do so in the same steps, whichever way a quiet step ends."""
+    one_by_one, together = started(4), started(4)
+    shape, asked = StepShape(4, 4, 400), []
+    for appetite in (one_by_one, together):
+        lengths, num_waiting = [], 0
+        for _ in range(3000):
+            lengths.append(ask(appetite, 4))
+            is_asking = any(lengths[-1])
+            if appetite is together and appetite.is_quiet:
+                num_waiting += 1
+                if appetite.end_quiet_step():
+                    appetite.earn(13.0, num_waiting)
+                    num_waiting = 0
+                    appetite.decide(shape)
+                continue
+            if num_waiting:
+                appetite.earn(13.0, num_waiting)
+                num_waiting = 0
+            appetite.end_step(shape, 13.0 + 3.0 * is_asking, 3.0 * is_asking)
+        asked.append([step for step, now in enumerate(lengths) if any(now)])
+    assert len(asked[0]) > 5
+    assert asked[0] == asked[1]

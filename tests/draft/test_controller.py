@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from threefold.cost import CostCurve, StepShape
@@ -126,3 +128,71 @@ def test_whatever_it_believes_it_stops_when_drafts_only_cost() -> None:
         plain_ms += 13.0
 
     assert spent_ms / plain_ms < 1.03
+
+
+def plain_steps(controller: Controller, num_rows: int, num_steps: int, factor: float = 1.0) -> None:
+    """Steps that ask nobody, a little different each time."""
+    for step in range(num_steps):
+        ms = factor * CostCurve(KNOTS).forward_ms(shape(num_rows)) * (1.0 + 0.03 * math.sin(step))
+        controller.appetites(range(num_rows))
+        controller.observe_step(shape(num_rows), ms, 0.0, num_rows)
+
+
+def never_asking(num_rows: int) -> Controller:
+    return started(num_rows, limit=0)
+
+
+@pytest.mark.parametrize("num_steps", [1, 13, 200])
+def test_quiet_steps_teach_together_what_they_teach_one_by_one(num_steps: int) -> None:
+    together, in_turn = never_asking(64), never_asking(64)
+    for controller in (together, in_turn):
+        plain_steps(controller, 64, 10)
+    for step in range(num_steps):
+        for controller in (together, in_turn):
+            controller.appetites(range(64))
+            controller.observe_step(shape(64), 50.0 + 0.5 * (step % 5), 0.0, 64)
+        assert in_turn.gain_ratio == pytest.approx(1.0)  # whoever asks for a figure gets it up to date
+    assert together.gain_error == pytest.approx(in_turn.gain_error, rel=0.4)
+    learned, expected = (controller.cost.forward_ms(shape(64)) for controller in (together, in_turn))
+    assert learned == pytest.approx(expected, rel=0.005)
+
+
+def test_a_figure_is_up_to_date_when_it_is_read() -> None:
+    controller = never_asking(64)
+    plain_steps(controller, 64, 64)
+    before = controller.cost.forward_ms(shape(64))
+    for _ in range(3):
+        controller.appetites(range(64))
+        controller.observe_step(shape(64), 1.15 * before, 0.0, 64)
+    assert controller.cost.forward_ms(shape(64)) > 1.01 * before
+
+
+def test_another_load_is_learned_from_at_once() -> None:
+    controller = never_asking(64)
+    plain_steps(controller, 64, 64)
+    plain_steps(controller, 16, 3, factor=2.0)
+    assert controller.cost.forward_ms(shape(16)) == pytest.approx(2 * 18.6, rel=0.15)
+
+
+def test_drafts_that_take_longer_than_the_curve_can_say_are_held_against_a_step_without() -> None:
+    """From the first step on all are drafted, and take three times what was calibrated."""
+    knots = [(1, 0.84), (16, 0.94), (64, 1.1), (128, 1.35), (256, 1.85), (512, 2.6), (1024, 4.7)]
+    controller, asked = Controller(CostCurve(knots), 8, has_rounds=False), {}
+    for request_id in range(32):
+        controller.start(request_id, 8)
+    spent_ms = num_tokens = 0.0
+    for _ in range(600):
+        rows = drafts(32, 0.9, length=8) if asked else []
+        asked = controller.appetites(range(32))
+        counts = controller.choose(rows, shape(32)) if rows else [0] * 32
+        accepted = [min(count, 2) for count in counts]
+        for request_id, count in enumerate(counts):
+            if count:
+                controller.observe(request_id, "ngram", count, accepted[request_id])
+        step = StepShape(32 + sum(counts), 32, 3200)
+        forward_ms = CostCurve(knots).forward_ms(step) * (3.0 if sum(counts) else 1.0)
+        draft_ms = 0.1 if asked else 0.0
+        controller.observe_step(step, forward_ms, draft_ms, 32 + sum(accepted))
+        spent_ms += forward_ms + draft_ms
+        num_tokens += 32 + sum(accepted)
+    assert num_tokens / spent_ms > 0.97 * 32 / CostCurve(knots).forward_ms(shape(32))

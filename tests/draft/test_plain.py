@@ -43,3 +43,21 @@ def test_later_readings_take_over() -> None:
     for ms in [2.0] * 20 + [3.0] * 40:
         plain.observe(shape(16), ms)
     assert plain.expected_ms(shape(16), CostCurve(KNOTS)) == pytest.approx(3.0, rel=0.01)
+
+
+def test_a_step_unlike_all_that_were_measured_takes_no_longer_than_a_larger_one_did() -> None:
+    plain, misled = PlainTimes(), CostCurve([(tokens, 3 * ms) for tokens, ms in KNOTS])
+    plain.observe(shape(64, 6400), 2.2)
+    assert plain.expected_ms(shape(4, 400), misled) == pytest.approx(2.2)
+    assert plain.expected_ms(shape(4, 40_000), misled) == misled.forward_ms(shape(4, 40_000)), "its context is larger"
+    assert plain.expected_ms(shape(256, 400), misled) == misled.forward_ms(shape(256, 400))
+
+
+def test_several_readings_at_once_are_so_many_in_turn() -> None:
+    at_once, in_turn = PlainTimes(), PlainTimes()
+    for ms, num_steps in ((2.0, 5), (3.0, 8), (2.5, 2)):
+        at_once.observe(shape(16), ms, num_steps)
+        for _ in range(num_steps):
+            in_turn.observe(shape(16), ms)
+    cost = CostCurve(KNOTS)
+    assert at_once.expected_ms(shape(16), cost) == pytest.approx(in_turn.expected_ms(shape(16), cost))

@@ -95,9 +95,10 @@ def draw_many(params, drafts):
     logits = torch.from_numpy(np.tile(one, (NUM_SEEDS, 1)))
     wanted = Wanted(
         rows=np.arange(NUM_SEEDS),
-        first=[width * row for row in range(NUM_SEEDS)],
-        num_output=[len(OUTPUT)] * NUM_SEEDS,
-        drafts=[list(drafts)] * NUM_SEEDS,
+        first=width * np.arange(NUM_SEEDS),
+        num_output=np.full(NUM_SEEDS, len(OUTPUT)),
+        num_drafts=np.full(NUM_SEEDS, len(drafts)),
+        draft_ids=np.tile(np.array(drafts, dtype=np.int64), NUM_SEEDS),
     )
     return [row.token_ids for row in Sampler(table, ExactAcceptance()).sample(logits, wanted)]
 

@@ -20,7 +20,8 @@ from threefold.advise.result import LoadResult
 from threefold.advise.simulate import Simulation
 from threefold.advise.trace import TraceRequest
 from threefold.advise.traffic import SimRequest, another, assumed_drafts, shared_lengths, to_traffic
-from threefold.cost import NOISE, CostCurve
+from threefold.cost import CostCurve
+from threefold.cost_fit import NOISE
 from threefold.draft.controller import Controller
 from threefold.draft.policy import DraftPolicy
 

@@ -8,6 +8,7 @@ Knows nothing about requests, drafters or the past. Compiled by numba, as accept
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numba
@@ -15,13 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from threefold.cost import CostCurve, StepShape
+from threefold.draft.curve import forward_ms
+from threefold.draft.order import falling
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-
 LEAST_GAIN = 0.005
 """A gain of less than this share of the step is less than what verifying takes of the host."""
+_NO_EXTRA: FloatArray = np.zeros(0)
 
 
 class Admission(NamedTuple):
@@ -47,7 +50,7 @@ def admit(
     shape: StepShape,
     *,
     num_committing: int,
-    context_tokens: FloatArray | None = None,
+    context_tokens: Sequence[float] | None = None,
     fixed_ms: float = 0.0,
 ) -> Admission:
     """Order drafts by their gain and find the number that makes the most of each millisecond, none included.
@@ -68,67 +71,84 @@ def admit(
         fixed_ms: time that passes besides the forward pass, whatever is admitted.
     """
     num_rows = max(shape.num_rows, 1)
-    beside_ms, token_ms = cost.beside_knots(shape)
-    alone = StepShape(num_committing, num_committing, shape.kv_tokens * num_committing // num_rows)
-    if shape.num_tokens <= num_committing:
-        alone = shape
-    alone_beside_ms, alone_token_ms = cost.beside_knots(alone)
-    extra_ms = np.zeros(len(survival))
+    num_tokens, beside = shape.num_tokens, cost.beside_knots(shape)
+    num_tokens_alone, beside_alone = num_tokens, beside
+    if num_tokens > num_committing:
+        alone = StepShape(num_committing, num_committing, shape.kv_tokens * num_committing // num_rows)
+        num_tokens_alone, beside_alone = num_committing, cost.beside_knots(alone)
+    extra_ms = _NO_EXTRA
     if context_tokens is not None and cost.pair_ms > 0:
-        extra_ms = cost.pair_ms * (context_tokens - shape.kv_tokens / num_rows)
+        extra_ms = cost.pair_ms * (np.array(context_tokens) - shape.kv_tokens / num_rows)
     price = num_committing / (cost.forward_ms(shape) + fixed_ms)  # tokens a millisecond without drafts
-    row_of, gains, added_ms = _ordered(survival, extra_ms, price)
-    loss_ms, best, rate = _weighed(
-        gains,
-        added_ms + fixed_ms,
-        *cost.knots,
-        (shape.num_tokens, token_ms, beside_ms),
-        (alone.num_tokens, alone_token_ms, alone_beside_ms),
-        num_committing,
+    return Admission(
+        *_admit(
+            survival,
+            extra_ms,
+            price,
+            *cost.knots,
+            num_tokens,
+            *beside,
+            num_tokens_alone,
+            *beside_alone,
+            fixed_ms,
+            num_committing,
+        )
     )
-    return Admission(row_of, loss_ms, best, rate)
 
 
 @numba.njit(cache=True, nogil=True)
-def _ordered(survival: FloatArray, extra_ms: FloatArray, price: float):
-    """Rows whose drafts they are, gains, and the sums of extra_ms with the first n drafts [num_drafts + 1].
+def _admit(
+    survival: FloatArray,
+    extra_ms: FloatArray,
+    price: float,
+    tokens: FloatArray,
+    ms: FloatArray,
+    num_tokens: int,
+    beside_ms: float,
+    token_ms: float,
+    num_tokens_alone: int,
+    beside_alone_ms: float,
+    token_alone_ms: float,
+    fixed_ms: float,
+    num_committing: int,
+):
+    """The fields of an `Admission`.
 
-    Any sort will do: survival falls strictly along a row, so a row keeps its order.
+    Of the step, and of the step without its prompts (alone), there are the tokens and what it takes beside the knots;
+    extra_ms is what a draft of a row takes more than the average, [num_rows], or empty where none does.
     """
     max_draft = survival.shape[1]
-    gains = survival.ravel()
-    given = np.flatnonzero(gains)
-    order = given[np.argsort(extra_ms[given // max_draft] * price - gains[given])]
+    order = _ordered(survival, extra_ms, price)
     row_of = order // max_draft
-    added_ms = np.zeros(len(order) + 1)
-    added_ms[1:] = np.cumsum(extra_ms[row_of])
-    return row_of, gains[order], added_ms
-
-
-@numba.njit(cache=True, nogil=True)
-def _weighed(gains: FloatArray, added_ms: FloatArray, tokens: FloatArray, ms: FloatArray, step, alone, num_committing):
-    """(loss_ms, best, tokens_per_ms) of an `Admission`; step and alone: tokens, and what is beside the knots."""
-    committed = np.empty(len(added_ms))
-    step_ms = np.empty(len(added_ms))
+    num_drafts = len(order)
+    committed, step_ms = np.empty(num_drafts + 1), np.empty(num_drafts + 1)
     committed[0] = rate = 0.0
-    for n in range(len(added_ms)):
+    for n in range(num_drafts + 1):
         if n:
-            committed[n] = committed[n - 1] + gains[n - 1]
-        step_ms[n] = _ms(tokens, ms, step, n) + added_ms[n]
-        alone_ms = step_ms[n] if alone[0] == step[0] else _ms(tokens, ms, alone, n) + added_ms[n]
+            committed[n] = committed[n - 1] + survival[row_of[n - 1], order[n - 1] % max_draft]
+            if len(extra_ms):
+                fixed_ms += extra_ms[row_of[n - 1]]
+        step_ms[n] = forward_ms(tokens, ms, num_tokens + n, beside_ms, token_ms) + fixed_ms
+        alone_ms = step_ms[n]
+        if num_tokens_alone != num_tokens:
+            alone_ms = forward_ms(tokens, ms, num_tokens_alone + n, beside_alone_ms, token_alone_ms) + fixed_ms
         rate = max(rate, (num_committing + committed[n]) / alone_ms)
     value_ms = committed / rate - step_ms
     best = int(np.argmax(value_ms))
     if value_ms[best] - value_ms[0] < LEAST_GAIN * step_ms[0]:
         best = 0
-    return np.maximum(value_ms[best] - value_ms, 0.0), best, rate
+    return row_of, np.maximum(value_ms[best] - value_ms, 0.0), best, rate
 
 
 @numba.njit(cache=True, nogil=True)
-def _ms(tokens: FloatArray, ms: FloatArray, step, num_added: int) -> float:
-    """A forward pass with so many drafts; beyond its last knot the curve goes on as steeply."""
-    num_tokens, token_ms, beside_ms = step
-    at = num_tokens + num_added
-    high = min(max(np.searchsorted(tokens, at), 1), len(tokens) - 1)
-    slope = (ms[high] - ms[high - 1]) / (tokens[high] - tokens[high - 1])
-    return ms[high - 1] + slope * max(at - tokens[high - 1], 0.0) + token_ms * at + beside_ms
+def _ordered(survival: FloatArray, extra_ms: FloatArray, price: float) -> IntArray:
+    """Where in survival the drafts lie, the one that gains most first.
+
+    Survival falls strictly along a row, so a row keeps its order.
+    """
+    max_draft = survival.shape[1]
+    given = np.flatnonzero(survival)
+    gains = survival.ravel()[given]
+    if len(extra_ms):
+        gains = gains - extra_ms[given // max_draft] * price
+    return given[falling(gains)]

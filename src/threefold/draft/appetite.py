@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
 
 from threefold.cost import CostCurve, StepShape
 from threefold.draft.asking_price import AskingPrice
-from threefold.draft.probe import EVERY_STEPS, START_STEPS, ProbeBudget
+from threefold.draft.probe import START_STEPS, ProbeBudget
+from threefold.draft.worth import ANY, RequestWorth
 from threefold.draft.yields import PRIOR_CHANCE, DraftYield, Outlook
 
 FloatArray = npt.NDArray[np.float64]
 
-SETTLE_EVERY_STEPS = 8
-"""The length to ask for is thought over this often, and in each of as many steps where the load is new."""
+DECIDE_EVERY_STEPS = 8
+"""What to ask for is thought over this often, and in each of as many steps where the load is new."""
 LOAD_RATIO = 1.5
 """Loads are alike up to this ratio of rows."""
 FIRST_LOOK_STEPS = 1.0
@@ -29,23 +31,8 @@ FIRST_LOOK_STEPS = 1.0
 up for, it would come a thousand steps late."""
 LEFT_OUT = 0.3
 """A request is left out when its drafts were worth less than this share of what it takes to ask for them."""
-ASK_AGAIN_STEPS = 16
-"""A request whose drafts never come to anything is asked again this often."""
 WORST_STEPS = 8.0
 """An asking that seems to take longer than so many steps is no measure of any other."""
-MEMORY_ASKS = 24.0
-"""Askings over which a request's worth is averaged."""
-
-
-class _RequestState:
-    __slots__ = ("limit", "seen", "worth")
-
-    def __init__(self, limit: int, worth: float) -> None:
-        self.limit = limit
-        self.seen = 0.0
-        """Drafts that would come true of those last seen or had, where somebody looks before asking."""
-        self.worth = worth
-        """Tokens that an asking brings beyond what verifying takes at this load, lately."""
 
 
 class _StepAsking:
@@ -95,7 +82,7 @@ class Appetite:
         self._sight_rows = sight_rows
         self._budget = ProbeBudget(start_steps=START_STEPS if has_rounds else FIRST_LOOK_STEPS)
         self._yield = DraftYield(max_draft, has_rounds=has_rounds, prior_chance=prior_chance)
-        self._requests: dict[int, _RequestState] = {}
+        self._worth = RequestWorth(max_draft)
         self._step = 0
         self._load_rows = 0  # that committed when the load was last a new one
         self._num_load_steps = 0  # steps since that load began
@@ -107,15 +94,16 @@ class Appetite:
         self._probe_length = 0
         self.is_probing = False
         self._planned: deque[_StepAsking] = deque()  # steps that are not over yet, two where they overlap
+        self._committing: Sequence[int] = ()  # in the last step that is over
         self._asked: dict[int, int] = {}
 
     def start(self, request_id: int, limit: int) -> None:
         """A request that may be asked for up to limit tokens."""
-        self._requests[request_id] = _RequestState(min(limit, self._max_draft), self._first_worth)
+        self._worth.start(request_id, limit, self._first_worth)
 
     def stop(self, request_id: int) -> None:
         """Forget the request."""
-        self._requests.pop(request_id, None)
+        self._worth.stop(request_id)
         self._asked.pop(request_id, None)
 
     def begin_step(self) -> None:
@@ -141,39 +129,26 @@ class Appetite:
         if num_rows <= self._sight_rows:
             asking.lengths = self._seen_for(request_ids)
         elif asking.probe_length:
-            asking.lengths = self._asked_for(request_ids, asking.probe_length, least_worth=-1.0)
+            asking.lengths = self._worth.asked_for(request_ids, asking.probe_length, ANY, self._step)
         elif self._outlook.length:
-            asking.lengths = self._asked_for(request_ids, self._outlook.length, self._least_worth)
+            asking.lengths = self._worth.asked_for(request_ids, self._outlook.length, self._least_worth, self._step)
         if asking.probed is not None and asking.probed in request_ids:
-            asking.lengths[asking.probed] = min(self._max_draft, self._requests[asking.probed].limit)
+            limit = self._worth.limit(asking.probed)
+            if limit:
+                asking.lengths[asking.probed] = limit
         return asking.lengths
-
-    def _asked_for(self, request_ids: Sequence[int], length: int, least_worth: float) -> dict[int, int]:
-        """Everybody, but for those whose drafts come to nothing and whose turn it is not."""
-        requests, step = self._requests, self._step
-        lengths = {}
-        for request_id in request_ids:
-            state = requests[request_id]
-            if state.limit and (state.worth >= least_worth or not (step + request_id) % ASK_AGAIN_STEPS):
-                lengths[request_id] = min(length, state.limit)
-        return lengths
 
     def _seen_for(self, request_ids: Sequence[int]) -> dict[int, int]:
         """Everybody, if all that is in sight is worth the time: once one is asked, the others cost next to nothing."""
-        requests, lengths, seen = self._requests, {}, 0.0
-        for request_id in request_ids:
-            state = requests[request_id]
-            if state.limit:
-                lengths[request_id] = min(self._max_draft, state.limit)
-                seen += state.seen
-        return lengths if seen * self._token_ms > self._price.ms(lengths.values()) else {}
+        num_seen = self._worth.num_seen(request_ids)
+        if not num_seen:
+            return {}
+        lengths = self._worth.asked_for(request_ids, self._max_draft, ANY, self._step)
+        return lengths if num_seen * self._token_ms > self._price.ms(lengths.values()) else {}
 
     def glimpse(self, seen: Mapping[int, float]) -> None:
         """Drafts that would come true if these rows were asked, as far as can be seen without holding anything up."""
-        for request_id, tokens in seen.items():
-            state = self._requests.get(request_id)
-            if state is not None:
-                state.seen = tokens
+        self._worth.glimpse(seen)
 
     @property
     def num_planned(self) -> int:
@@ -196,15 +171,14 @@ class Appetite:
 
     def learn(self, request_ids: Sequence[int], survival: FloatArray) -> None:
         """These rows have drafts at hand, with this survival [num_rows, max_draft], 0 where there is none."""
-        lengths = [self._asked.pop(request_id, 0) for request_id in request_ids]
+        lengths = list(map(self._asked.pop, request_ids, repeat(0)))
         totals, worths = self._yield.learn(lengths, survival, self._outlook.floor)
-        for request_id, total, worth in zip(request_ids, totals.tolist(), worths.tolist(), strict=True):
-            state = self._requests[request_id]
-            state.worth += (worth - state.worth) / MEMORY_ASKS
-            state.seen = total
+        self._worth.learn(request_ids, worths.tolist())
+        if len(request_ids) <= self._sight_rows:
+            self._worth.glimpse(dict(zip(request_ids, totals.tolist(), strict=True)))
 
-    def judge(self, num_expected: float, num_accepted: int) -> None:
-        """A row's drafts were verified; so many of them were expected to pass, and so many did."""
+    def judge(self, num_expected: float, num_accepted: float) -> None:
+        """Drafts were verified; so many of them were expected to pass, and so many did."""
         self._yield.judge(num_expected, num_accepted)
 
     def end_step(self, plain_shape: StepShape, step_ms: float, draft_ms: float) -> None:
@@ -216,33 +190,56 @@ class Appetite:
             draft_ms: the time that this step's asking took.
         """
         self._learn_misses()
-        self._budget.earn(step_ms)
+        self.earn(step_ms)
         asking = self._planned.popleft() if self._planned else _StepAsking(None, 0)
         lengths = asking.lengths
         self._price.learn(lengths.values(), min(draft_ms, WORST_STEPS * (step_ms - draft_ms)))
-        self._asked = {key: length for key, length in lengths.items() if key in self._requests}
+        if lengths:
+            self._asked = self._worth.still_here(lengths)
+        if self._pass_over(asking):
+            self.decide(plain_shape)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the oldest step asks nobody, nor did those before it leave anything to learn or to decide."""
+        if self._asked or not self._planned or not self._price.is_settled:
+            return False
+        return not self._planned[0].lengths and self._num_load_steps >= DECIDE_EVERY_STEPS
+
+    def end_quiet_step(self) -> bool:
+        """The oldest step is over, and it is quiet. Returns whether to `decide`, once `earn` knows of it."""
+        return self._pass_over(self._planned.popleft())
+
+    def earn(self, step_ms: float, num_steps: int = 1) -> None:
+        """So many steps took that long each."""
+        self._budget.earn(step_ms, num_steps)
+
+    def decide(self, plain_shape: StepShape) -> None:
+        """Settle whom to ask in steps like the one that is over, without its drafts; and whether more for once."""
+        committing = self._committing
+        self._context_tokens = plain_shape.kv_tokens / max(plain_shape.num_rows, 1)
+        if not self._is_new_load(len(committing)):
+            self._settle(committing, round(self._worth.share_above(self._least_worth) * len(committing)))
+        if self._outlook.length < self._max_draft and self._step % DECIDE_EVERY_STEPS == 1:
+            self._probe(committing)
+
+    def _pass_over(self, asking: _StepAsking) -> bool:
+        """A step is over. Returns whether it is time to decide."""
         self._step += 1
-        if asking.committing:
-            self.is_probing = asking.is_probing
-            self._context_tokens = plain_shape.kv_tokens / max(plain_shape.num_rows, 1)
-            self._probed, self._probe_length = None, 0
-            self._num_load_steps += 1
-            is_due = self._num_load_steps < SETTLE_EVERY_STEPS or self._step % SETTLE_EVERY_STEPS == 0
-            if is_due and not self._is_new_load(len(asking.committing)):
-                self._settle(asking.committing, self._num_worthy(asking.committing))
-            if self._outlook.length < self._max_draft and self._step % EVERY_STEPS == 1:
-                self._probe(asking.committing)
+        if not asking.committing:
+            return False
+        self._committing = asking.committing
+        self.is_probing = asking.is_probing
+        self._probed, self._probe_length = None, 0
+        self._num_load_steps += 1
+        return self._num_load_steps < DECIDE_EVERY_STEPS or self._step % DECIDE_EVERY_STEPS == 1
 
     def _learn_misses(self) -> None:
         """Those asked of whom nothing came."""
-        if not self._asked:
-            return
-        for request_id in self._asked:
-            state = self._requests[request_id]
-            state.worth -= state.worth / MEMORY_ASKS
-            state.seen = 0.0
-        self._yield.miss(self._asked.values())
-        self._asked.clear()
+        if self._asked:
+            self._worth.miss(self._asked)
+            self._yield.miss(self._asked.values())
+            self._asked.clear()
 
     def _is_new_load(self, num_rows: int) -> bool:
         return not self._load_rows <= LOAD_RATIO * num_rows <= LOAD_RATIO**2 * self._load_rows
@@ -252,8 +249,7 @@ class Appetite:
         self._load_rows = len(committing)
         self._num_load_steps = 0
         self._settle(committing, self._load_rows)
-        for state in self._requests.values():
-            state.worth = self._first_worth
+        self._worth.renew(self._first_worth)
 
     def _settle(self, committing: Sequence[int], num_asked: int) -> None:
         """Decide for steps in which about these commit, prompts left aside."""
@@ -268,23 +264,18 @@ class Appetite:
         """What a request that nobody knows begins with: what all are worth, and never so little that it is left out."""
         return max(self._outlook.worth, self._least_worth / LEFT_OUT)
 
-    def _num_worthy(self, request_ids: Sequence[int]) -> int:
-        """Of these, how many are asked where anybody is."""
-        requests, least_worth = self._requests, self._least_worth
-        states = [requests[request_id] for request_id in request_ids if request_id in requests]
-        return sum([state.limit > 0 and state.worth >= least_worth for state in states])
-
     def _probe(self, committing: Sequence[int]) -> None:
         """Ask for more than pays, as much as the budget allows: of all rows, or while off by turns of one row."""
-        turn = self._step // EVERY_STEPS
+        turn = self._step // DECIDE_EVERY_STEPS
         num_rows = len(committing)
         length_now = self._outlook.length
         if not length_now and turn % 2:
-            if self._budget.spend(self._price.ms([self._max_draft])):
+            if self._budget.spend(self._price.even_ms(1, self._max_draft)):
                 self._probed = committing[turn // 2 % num_rows]
             return
-        now_ms = self._price.ms([length_now] * num_rows if length_now else ())
+        now_ms = self._price.even_ms(num_rows, length_now) if length_now else 0.0
         for length in range(self._max_draft, length_now, -1):
-            if self._budget.spend(self._price.ms([length] * num_rows) - now_ms):
+            more_ms = self._price.even_ms(num_rows, length) - now_ms
+            if self._budget.spend(more_ms):
                 self._probe_length = length
                 return

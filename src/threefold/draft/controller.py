@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-import numpy.typing as npt
-
 from threefold.cost import CostCurve, StepShape
 from threefold.draft.acceptance import Acceptance
 from threefold.draft.admit import admit
 from threefold.draft.appetite import Appetite
-from threefold.draft.gain import Gain, StepGain, Verified
-from threefold.draft.ledger import WORST_STEPS, Ledger
-from threefold.draft.plain import PlainTimes
+from threefold.draft.books import Books
+from threefold.draft.gain import Verified
 from threefold.draft.policy import DraftPolicy, FixedDrafts, NoDrafts, RowDraft
 from threefold.draft.probe import Prober
+from threefold.draft.quiet import QuietSteps
 from threefold.draft.yields import PRIOR_CHANCE, DraftYield
 
 __all__ = ["Controller", "DraftPolicy", "FixedDrafts", "NoDrafts", "RowDraft"]
@@ -30,9 +27,6 @@ HELD_UP_MS = 0.5
 """… where the device waits for it meanwhile …"""
 HOST_ROW_MS = 0.01
 """… and for each row that is asked."""
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 
 class Controller:
@@ -67,8 +61,7 @@ class Controller:
             cost.guess_draft(HELD_UP_MS if sight_rows else HOST_MS, HOST_ROW_MS)
         self._cost = cost
         self._max_draft = max_draft
-        self._nothing = (0.0,) * max_draft
-        self._acceptance = Acceptance()
+        self._acceptance = Acceptance(max_draft)
         self._appetite = Appetite(
             cost,
             max_draft,
@@ -77,32 +70,35 @@ class Controller:
             prior_chance=prior_chance,
             is_behind=is_behind,
         )
-        self._gain = Gain()
         self._prober = Prober()
-        self._ledger = Ledger()
-        self._plain = PlainTimes()
+        self._books = Books(cost)
+        self._quiet = QuietSteps()  # that are over, but nobody has learned from yet
         self._num_rows = 0  # that committed tokens in the last step
-        self._verified: dict[str, Verified] = {}  # by drafter, of the step that is being committed
+        self._verified: dict[str, tuple[int, int]] = {}  # by drafter, of the step that is being committed
 
     @property
     def cost(self) -> CostCurve:
-        """The cost curve, which every step refines."""
+        """The cost curve, which every step refines; up to date now, and a few steps behind later on."""
+        self._digest()
         return self._cost
 
     @property
     def gain_ratio(self) -> float:
         """Tokens per second with drafts over the estimate without, lately."""
-        return self._gain.ratio
+        self._digest()
+        return self._books.gain.ratio
 
     @property
     def gain_error(self) -> float:
         """Standard error of gain_ratio."""
-        return self._gain.error
+        self._digest()
+        return self._books.gain.error
 
     @property
     def gain_by_drafter(self) -> dict[str, float]:
         """gain_ratio of each drafter's drafts alone."""
-        return self._gain.by_drafter
+        self._digest()
+        return self._books.gain.by_drafter
 
     def start(self, request_id: int, limit: int) -> None:
         """Begin without a past; a request with limit 0 is never asked for drafts."""
@@ -116,14 +112,15 @@ class Controller:
 
     def choose(self, rows: Sequence[RowDraft], shape: StepShape) -> list[int]:
         """Admit drafts by their gain and cost, apart from probes."""
-        rows_given = [i for i, row in enumerate(rows) if row.survival]
-        counts = [0] * len(rows)
-        if rows_given and self._ledger.may_draft(self._num_rows):
-            num_committing = max(self._appetite.num_planned, len(rows))
-            chosen = self._choose([rows[i] for i in rows_given], num_committing, shape)
-            for i, count in zip(rows_given, chosen.tolist(), strict=True):
-                counts[i] = count
-        return counts
+        given = [row for row in rows if row.survival]
+        if not given or not self._books.may_draft(self._num_rows):
+            return [0] * len(rows)
+        self._digest()
+        counts = self._choose(given, max(self._appetite.num_planned, len(rows)), shape)
+        if len(given) == len(rows):
+            return counts
+        of_given = iter(counts)
+        return [next(of_given) if row.survival else 0 for row in rows]
 
     def begin_ahead(self) -> None:
         """Keep the two steps' askings apart."""
@@ -131,7 +128,7 @@ class Controller:
 
     def appetites(self, request_ids: Sequence[int]) -> Mapping[int, int]:
         """How long a draft to ask for; nobody is asked while it would not pay, apart from probes."""
-        return self._appetite.ask(request_ids, may_draft=self._ledger.may_draft(self._num_rows))
+        return self._appetite.ask(request_ids, may_draft=self._books.may_draft(self._num_rows))
 
     def glimpse(self, seen: Mapping[int, float]) -> None:
         """Ask where there is something to be had."""
@@ -140,78 +137,96 @@ class Controller:
     def observe(self, request_id: int, drafter: str, num_drafted: int, num_accepted: int) -> None:
         """Learn from a verification."""
         drafted, accepted = self._verified.get(drafter, (0, 0))
-        self._verified[drafter] = Verified(drafted + num_drafted, accepted + num_accepted)
-        num_expected = self._acceptance.observe(request_id, num_drafted, num_accepted)
-        self._appetite.judge(num_expected, num_accepted)
+        self._verified[drafter] = drafted + num_drafted, accepted + num_accepted
+        self._acceptance.observe(request_id, num_drafted, num_accepted)
 
     def observe_step(self, shape: StepShape, forward_ms: float, draft_ms: float, num_committed: int) -> None:
         """Learn what the step cost and earned; a step without a time (a fake executor's) teaches nothing."""
-        verified, self._verified = self._verified, {}
-        num_drafted = int(sum(drafts.num_drafted for drafts in verified.values()))
-        num_accepted = int(sum(drafts.num_accepted for drafts in verified.values()))
+        if not self._verified and draft_ms <= 0.0 < forward_ms and self._appetite.is_quiet:
+            self._observe_quiet(shape, forward_ms, num_committed)
+        else:
+            self._digest()
+            self._observe_step(shape, forward_ms, draft_ms, num_committed)
+
+    def _observe_quiet(self, shape: StepShape, forward_ms: float, num_committed: int) -> None:
+        """A step that drafts have nothing to do with, like most; learn from it together with the next ones."""
+        quiet, num_rows = self._quiet, self._appetite.num_ending
+        if num_rows < shape.num_tokens:  # there are prompts in it, and hardly two have the same
+            self._earn(forward_ms)
+            self._books.book(shape, forward_ms, 0.0, num_committed, num_rows=num_rows, verified={}, has_drafts=False)
+            self._num_rows = num_rows or self._num_rows
+        else:
+            if not quiet.fits(num_rows, forward_ms):
+                self._digest()
+            quiet.add(shape, forward_ms, num_committed)
+            self._num_rows = num_rows
+        if self._appetite.end_quiet_step():
+            self._digest()
+            self._appetite.decide(shape)
+
+    def _digest(self) -> None:
+        """Learn from the quiet steps at hand."""
+        if self._quiet.num_steps:
+            mean = self._quiet.take()
+            self._earn(mean.ms, mean.num_steps)
+            self._books.book_quiet(mean)
+
+    def _earn(self, ms: float, num_steps: int = 1) -> None:
+        self._appetite.earn(ms, num_steps)
+        self._prober.earn(ms, num_steps)
+
+    def _observe_step(self, shape: StepShape, forward_ms: float, draft_ms: float, num_committed: int) -> None:
+        """A step with drafts, one that asks, or one behind such a step."""
+        verified = {drafter: Verified(*counts) for drafter, counts in self._verified.items()}
+        self._verified.clear()
+        if verified:
+            self._appetite.judge(*self._acceptance.learn())
+        num_drafted = sum([drafts.num_drafted for drafts in verified.values()])
         num_rows = self._appetite.num_ending
         has_drafts = num_drafted > 0 or draft_ms > 0 or self._appetite.is_ending_asking
-        plain_shape = shape._replace(num_tokens=shape.num_tokens - num_drafted)
-        self._appetite.end_step(plain_shape, forward_ms + draft_ms, draft_ms)
         self._prober.earn(forward_ms + draft_ms)
-        if forward_ms <= 0.0:
-            return
-        predicted_ms = self._cost.forward_ms(shape)
-        self._gain.observe_prediction(num_drafted > 0, predicted_ms, forward_ms)
-        if not has_drafts and num_rows == shape.num_tokens:
-            self._plain.observe(shape, forward_ms)
-        plain_ms, drafted_ms = self._decode_ms(shape, num_rows, num_drafted)
-        decode_ms = min(drafted_ms / predicted_ms, 1.0) * forward_ms
-        step = StepGain(
-            committed=num_committed,
-            decode_ms=decode_ms + draft_ms,
-            prompt_ms=forward_ms - decode_ms,
-            plain_committed=num_committed - num_accepted,
-            plain_decode_ms=plain_ms if has_drafts else decode_ms,
-        )
-        self._gain.observe(step, verified)
-        if num_rows:
-            saved_ms = max(step.saved_ms, -WORST_STEPS * step.plain_decode_ms) if has_drafts else 0.0
-            self._ledger.settle(num_rows, forward_ms + draft_ms, saved_ms)
-            self._num_rows = num_rows
-        self._cost.observe(shape, forward_ms)
+        plain_shape = StepShape(shape.num_tokens - num_drafted, shape.num_rows, shape.kv_tokens)
+        self._appetite.end_step(plain_shape, forward_ms + draft_ms, draft_ms)
+        if forward_ms > 0.0:
+            self._books.book(
+                shape,
+                forward_ms,
+                draft_ms,
+                num_committed,
+                num_rows=num_rows,
+                verified=verified,
+                has_drafts=has_drafts,
+            )
+            self._num_rows = num_rows or self._num_rows
 
-    def _decode_ms(self, shape: StepShape, num_rows: int, num_drafted: int) -> tuple[float, float]:
-        """What the rows that commit would take by themselves, without and with their drafts."""
-        if not num_rows:
-            return 0.0, 0.0
-        plain = StepShape(num_rows, num_rows, shape.kv_tokens * num_rows // max(shape.num_rows, 1))
-        drafted = plain._replace(num_tokens=num_rows + num_drafted)
-        return self._plain.expected_ms(plain, self._cost), self._cost.forward_ms(drafted)
-
-    def _choose(self, rows: Sequence[RowDraft], num_committing: int, shape: StepShape) -> IntArray:
+    def _choose(self, rows: Sequence[RowDraft], num_committing: int, shape: StepShape) -> list[int]:
         """Drafts to verify of each of these rows, all of which have some at hand."""
-        request_ids = [row.request_id for row in rows]
-        given = [row.survival[: self._max_draft] for row in rows]
-        lengths = np.array([len(survival) for survival in given])
-        estimate = np.array([survival + self._nothing[len(survival) :] for survival in given])
-        survival, cells, chances = self._acceptance.calibrate(request_ids, [row.drafter for row in rows], estimate)
+        request_ids, estimates, drafters, context_tokens = zip(*rows, strict=True)
+        survival = self._acceptance.calibrate(request_ids, drafters, estimates)
         self._appetite.learn(request_ids, survival)
         admission = admit(
             survival,
             self._cost,
             shape,
             num_committing=num_committing,
-            context_tokens=np.array([row.context_tokens for row in rows], dtype=np.float64),
+            context_tokens=context_tokens,
             fixed_ms=self._appetite.expected_ms(),
         )
-        counts = self._prober.counts(admission, lengths, self._cost, shape, is_due=self._appetite.is_probing)
-        chosen = counts.nonzero()[0]
-        self._acceptance.expect([request_ids[i] for i in chosen.tolist()], cells[chosen], chances[chosen])
+        if self._books.needs_plain:
+            return [0] * len(rows)
+        is_due = self._appetite.is_probing
+        counts: list[int] = self._prober.counts(admission, len(rows), self._cost, shape, is_due=is_due).tolist()
         return counts
 
 
 def _prepare() -> None:
     """Have what is compiled by numba compiled, or read from the disk, before a step depends on it."""
-    acceptance, draft_yield = Acceptance(), DraftYield(1)
+    acceptance, draft_yield = Acceptance(1), DraftYield(1)
     cost, shape = CostCurve.uninformed(), StepShape(1, 1, 1)
     acceptance.start(0)
-    survival, _, _ = acceptance.calibrate([0], [""], np.full((1, 1), 0.5))
+    survival = acceptance.calibrate([0], [""], [[0.5]])
+    acceptance.observe(0, 1, 1)
+    acceptance.learn()
     draft_yield.learn([1], survival)
     draft_yield.outlook(1, 1, cost, shape)
     admit(survival, cost, shape, num_committing=1)

@@ -17,6 +17,8 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from threefold.draft.decay import take_in
+
 MEMORY_STEPS = 300.0
 """Steps over which the ratio is averaged."""
 MEMORY_READINGS = 64.0
@@ -48,8 +50,8 @@ class StepGain(NamedTuple):
 class Verified(NamedTuple):
     """What became of one drafter's drafts."""
 
-    num_drafted: float
-    num_accepted: float
+    num_drafted: int
+    num_accepted: int
 
 
 class Gain:
@@ -60,28 +62,37 @@ class Gain:
         self._off = [_Mean(), _Mean()]
         self._drafters: dict[str, tuple[float, float]] = {}  # accepted drafts, and what they cost in ms
 
-    def observe(self, step: StepGain, verified: Mapping[str, Verified]) -> None:
-        """A step is over; `verified` says what it did with each drafter's drafts."""
-        keep = 1.0 - 1.0 / MEMORY_STEPS
+    def observe(self, step: StepGain, verified: Mapping[str, Verified], num_steps: int = 1) -> None:
+        """So many steps like this one are over; `verified` says what each did with each drafter's drafts."""
+        keep = (1.0 - 1.0 / MEMORY_STEPS) ** num_steps
+        weight = (1.0 - keep) * MEMORY_STEPS
         committed, decode_ms, prompt_ms, plain_committed, plain_decode_ms = self._sums
         self._sums = StepGain(
-            committed * keep + step.committed,
-            decode_ms * keep + step.decode_ms,
-            prompt_ms * keep + step.prompt_ms,
-            plain_committed * keep + step.plain_committed,
-            plain_decode_ms * keep + step.plain_decode_ms,
+            committed * keep + step.committed * weight,
+            decode_ms * keep + step.decode_ms * weight,
+            prompt_ms * keep + step.prompt_ms * weight,
+            plain_committed * keep + step.plain_committed * weight,
+            plain_decode_ms * keep + step.plain_decode_ms * weight,
         )
-        extra_ms = step.decode_ms - step.plain_decode_ms
-        num_drafted = sum(drafts.num_drafted for drafts in verified.values())
-        for drafter in self._drafters.keys() | verified.keys():
-            accepted, cost_ms = self._drafters.get(drafter, (0.0, 0.0))
-            new = verified.get(drafter, Verified(0.0, 0.0))
-            share = new.num_drafted / num_drafted if num_drafted else 0.0
-            self._drafters[drafter] = accepted * keep + new.num_accepted, cost_ms * keep + extra_ms * share
+        drafters = self._drafters
+        for drafter, (accepted, cost_ms) in drafters.items():
+            drafters[drafter] = accepted * keep, cost_ms * keep
+        if verified:
+            extra_ms = (step.decode_ms - step.plain_decode_ms) * weight
+            num_drafted = sum([drafts.num_drafted for drafts in verified.values()])
+            for drafter, new in verified.items():
+                accepted, cost_ms = drafters.get(drafter, (0.0, 0.0))
+                share = new.num_drafted / num_drafted if num_drafted else 0.0
+                drafters[drafter] = accepted + new.num_accepted * weight, cost_ms + extra_ms * share
 
-    def observe_prediction(self, has_drafts: bool, predicted_ms: float, spent_ms: float) -> None:
-        """How well the curve predicted a step's forward pass, which had drafts or had none."""
-        self._off[has_drafts].add(math.log(spent_ms / predicted_ms))
+    def observe_prediction(
+        self, has_drafts: bool, predicted_ms: float, spent_ms: float, num_steps: int = 1, scatter: float = 0.0
+    ) -> None:
+        """How well the curve predicted the forward pass of steps that had drafts or had none.
+
+        Of several steps spent_ms is the mean, and scatter their variance about it, relative.
+        """
+        self._off[has_drafts].add(math.log(spent_ms / predicted_ms), num_steps, scatter)
 
     @property
     def ratio(self) -> float:
@@ -120,11 +131,12 @@ class _Mean:
         self.mean = 0.0
         self._variance = 0.0
 
-    def add(self, value: float) -> None:
-        self._weight = min(self._weight + 1.0, MEMORY_READINGS)
+    def add(self, value: float, num_readings: int, scatter: float) -> None:
+        """So many readings, of which this is the mean, and scatter their variance."""
+        share, self._weight = take_in(self._weight, num_readings, MEMORY_READINGS)
         off = value - self.mean
-        self.mean += off / self._weight
-        self._variance += (off * (value - self.mean) - self._variance) / self._weight
+        self.mean += off * share
+        self._variance += (off * (value - self.mean) + scatter - self._variance) * share
 
     @property
     def variance_of_mean(self) -> float:

@@ -43,13 +43,14 @@ class Ledger:
         account = self._accounts.get(num_rows.bit_length())
         return account.is_open if account is not None else self._smaller_is_open(num_rows.bit_length())
 
-    def settle(self, num_rows: int, step_ms: float, saved_ms: float) -> None:
-        """Book a step.
+    def settle(self, num_rows: int, step_ms: float, saved_ms: float, num_steps: int = 1) -> None:
+        """Book a step, or several alike.
 
         Args:
             num_rows: rows that committed tokens.
             step_ms: its time, drafting included.
             saved_ms: time that its tokens would have taken without drafts, less what they took; 0 without drafts.
+            num_steps: how many.
         """
         size = num_rows.bit_length()
         account = self._accounts.get(size)
@@ -57,7 +58,7 @@ class Ledger:
             is_open = self._smaller_is_open(size)
             account = self._accounts[size] = _Account(START_STEPS * step_ms if is_open else 0.0, is_open=is_open)
         most_ms = MOST_STEPS * step_ms
-        balance_ms = account.balance_ms + saved_ms + ALLOWANCE * step_ms
+        balance_ms = account.balance_ms + (saved_ms + ALLOWANCE * step_ms) * num_steps
         account.balance_ms = min(max(balance_ms, -most_ms), most_ms)
         if account.is_open:
             account.is_open = account.balance_ms >= 0.0

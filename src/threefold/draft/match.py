@@ -83,13 +83,21 @@ class MatchIndex:
 
     def find(self, text: MatchIndex, num_tokens: int) -> Found | None:
         """What followed the longest match of the end of text, the most recent among equals; None = no match."""
-        num_known = self._num_tokens
+        num_known, num_indexed = self._num_tokens, self._num_indexed
         if not num_known:
             return None
-        _index(self._tokens, self._num_indexed, num_known, self._sizes, self._last, self._before)
         self._num_indexed = num_known
-        length, token_ids, survival = _look_up(
-            self._tokens[:num_known], self._sizes, self._last, self._before, text.token_ids, self._max_match, num_tokens
+        length, token_ids, survival = _find(
+            self._tokens,
+            num_indexed,
+            num_known,
+            self._sizes,
+            self._last,
+            self._before,
+            text._tokens,
+            text._num_tokens,
+            self._max_match,
+            num_tokens,
         )
         return Found(length, Draft(token_ids.tolist(), tuple(survival.tolist()))) if length else None
 
@@ -163,12 +171,25 @@ def _candidates(tokens: Ints, size: int, last: Ints, before: Ints, text: Ints, m
 
 
 @numba.njit(cache=True, nogil=True)
-def _look_up(tokens: Ints, sizes: Ints, last: Ints, before: Ints, text: Ints, max_match: int, num_wanted: int):
-    """(length of the match, drafts, their survival)."""
+def _find(
+    tokens: Ints,
+    num_indexed: int,
+    num_known: int,
+    sizes: Ints,
+    last: Ints,
+    before: Ints,
+    text: Ints,
+    num_text: int,
+    max_match: int,
+    num_wanted: int,
+):
+    """Catch up with the index, then (length of the match, drafts, their survival); one call, as each has its price."""
+    _index(tokens, num_indexed, num_known, sizes, last, before)
+    tokens, text = tokens[:num_known], text[:num_text]
     at = np.empty(MAX_CANDIDATES, dtype=np.int32)
     for row in range(len(sizes)):
         size = sizes[row]
-        if len(text) < size:
+        if num_text < size:
             continue
         length, num_longest = _candidates(tokens, size, last[row], before[row], text, max_match, at)
         if length:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from threefold.draft.drafter import Draft
-from threefold.draft.match import MatchIndex, prepare
+from threefold.draft.texts import Texts, prepare
 
 
 class NgramDrafter:
@@ -22,30 +22,27 @@ class NgramDrafter:
     name = "ngram"
 
     def __init__(self, min_match: int, max_match: int) -> None:
-        self._min_match = min_match
-        self._max_match = max_match
-        self._texts: dict[int, MatchIndex] = {}
+        self._texts = Texts(min_match, max_match)
+        self._slots: dict[int, int] = {}  # by request id
         prepare()
 
     def start(self, request_id: int, token_ids: Sequence[int], salt: str) -> None:  # noqa: ARG002
         """Begin with these tokens; nothing is shared between requests, so the salt does not matter."""
-        text = self._texts[request_id] = MatchIndex(self._min_match, self._max_match)
-        text.extend(token_ids)
+        self.stop(request_id)
+        self._slots[request_id] = self._texts.add(token_ids)
 
     def observe(self, request_id: int, token_ids: Sequence[int]) -> None:
         """Append; the index catches up with the next proposal."""
-        self._texts[request_id].extend(token_ids)
+        self._texts.extend(self._slots[request_id], token_ids)
 
     def propose(self, wanted: Mapping[int, int]) -> dict[int, Draft]:
         """What followed the longest match; a request without a match is left out."""
-        drafts = {}
-        for request_id, num_tokens in wanted.items():
-            text = self._texts[request_id]
-            found = text.find(text, num_tokens) if num_tokens > 0 else None
-            if found is not None:
-                drafts[request_id] = found.draft
-        return drafts
+        asked = {request_id: num_tokens for request_id, num_tokens in wanted.items() if num_tokens > 0}
+        drafts = self._texts.search([self._slots[request_id] for request_id in asked], list(asked.values()))
+        return {request_id: draft for request_id, draft in zip(asked, drafts, strict=True) if draft is not None}
 
     def stop(self, request_id: int) -> None:
         """Forget the request."""
-        self._texts.pop(request_id, None)
+        slot = self._slots.pop(request_id, None)
+        if slot is not None:
+            self._texts.drop(slot)

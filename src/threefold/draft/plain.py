@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 from threefold.cost import CostCurve, StepShape
+from threefold.draft.decay import take_in
 
 SIZES_A_DOUBLING = 4
 """Sizes of the batch that are told apart."""
@@ -23,11 +24,10 @@ class _Reading:
     rows: float
     kv_tokens: float
     ms: float
-    num_readings: float = 1.0
+    num_readings: float
 
-    def add(self, shape: StepShape, ms: float) -> None:
-        self.num_readings = min(self.num_readings + 1.0, MEMORY_READINGS)
-        share = 1.0 / self.num_readings
+    def add(self, shape: StepShape, ms: float, num_steps: int) -> None:
+        share, self.num_readings = take_in(self.num_readings, num_steps, MEMORY_READINGS)
         self.rows += (shape.num_rows - self.rows) * share
         self.kv_tokens += (shape.kv_tokens - self.kv_tokens) * share
         self.ms += (ms - self.ms) * share
@@ -44,23 +44,37 @@ class PlainTimes:
     def __init__(self) -> None:
         self._readings: dict[int, _Reading] = {}  # by size
 
-    def observe(self, shape: StepShape, ms: float) -> None:
-        """A step without drafts and without prompts took this long."""
+    def observe(self, shape: StepShape, ms: float, num_steps: int = 1) -> None:
+        """So many steps without drafts and without prompts took this long on average."""
         size = _size(shape.num_rows)
         reading = self._readings.get(size)
         if reading is None:
-            self._readings[size] = _Reading(shape.num_rows, shape.kv_tokens, ms)
+            self._readings[size] = _Reading(shape.num_rows, shape.kv_tokens, ms, min(num_steps, MEMORY_READINGS))
         else:
-            reading.add(shape, ms)
+            reading.add(shape, ms, num_steps)
+
+    def knows(self, num_rows: int) -> bool:
+        """Whether a step of about so many rows was measured."""
+        return self._near(num_rows) is not None
 
     def expected_ms(self, shape: StepShape, cost: CostCurve) -> float:
-        """What such a step of this shape would take; the curve's word where none like it was measured."""
-        size, own_ms = _size(shape.num_rows), cost.forward_ms(shape)
-        for near in (size, size - 1, size + 1):
-            reading = self._readings.get(near)
-            if reading is not None:
-                return reading.ms * own_ms / cost.forward_ms(reading.shape)
-        return own_ms
+        """What such a step of this shape would take.
+
+        Where none like it was measured the curve has the word, but none takes longer than a larger one did.
+        """
+        own_ms, reading = cost.forward_ms(shape), self._near(shape.num_rows)
+        if reading is not None:
+            return reading.ms * own_ms / cost.forward_ms(reading.shape)
+        larger = [
+            reading.ms
+            for reading in self._readings.values()
+            if reading.rows >= shape.num_rows and reading.kv_tokens >= shape.kv_tokens
+        ]
+        return min([own_ms, *larger])
+
+    def _near(self, num_rows: int) -> _Reading | None:
+        size, readings = _size(num_rows), self._readings
+        return readings.get(size) or readings.get(size - 1) or readings.get(size + 1)
 
 
 def _size(num_rows: int) -> int:

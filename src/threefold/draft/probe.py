@@ -45,11 +45,13 @@ class ProbeBudget:
         self._is_new = True
         self._saving_for_ms = 0.0  # the cheapest of what could not be paid
 
-    def earn(self, step_ms: float) -> None:
-        """A step took this long."""
-        earned_ms = (self._start_steps if self._is_new else self._share) * step_ms
+    def earn(self, step_ms: float, num_steps: int = 1) -> None:
+        """So many steps took this long each."""
+        earned_ms = self._share * step_ms * num_steps
+        if self._is_new:
+            self._is_new = False
+            earned_ms += (self._start_steps - self._share) * step_ms
         self.ms = min(self.ms + earned_ms, max(MAX_STEPS * step_ms, self._saving_for_ms))
-        self._is_new = False
 
     def spend(self, ms: float) -> bool:
         """Take ms if they are there."""
@@ -72,19 +74,19 @@ class Prober:
         self._plain_tokens = 0
         self._num_waited = 0
 
-    def earn(self, step_ms: float) -> None:
-        """A step took this long."""
+    def earn(self, step_ms: float, num_steps: int = 1) -> None:
+        """So many steps took this long each."""
         for budget in (self._plain, self._wide, self._row):
-            budget.earn(step_ms)
+            budget.earn(step_ms, num_steps)
 
     def counts(
-        self, admission: Admission, num_given: IntArray, cost: CostCurve, shape: StepShape, *, is_due: bool
+        self, admission: Admission, num_rows: int, cost: CostCurve, shape: StepShape, *, is_due: bool
     ) -> IntArray:
         """Drafts to verify of each row: the best number, or now and then a probe.
 
         Args:
             admission: the drafts at hand.
-            num_given: [num_rows], drafts at hand of each row.
+            num_rows: rows that have any.
             cost: the step's cost curve.
             shape: the step without any draft.
             is_due: more drafts than usual were asked for as a probe, so this is the moment.
@@ -97,12 +99,12 @@ class Prober:
             kind = self._turn % 3
         if kind == 0 and admission.best > 0 and self._plain.spend(float(admission.loss_ms[0])):
             self._plain_tokens = shape.num_tokens
-            return admission.counts(0, len(num_given))
+            return admission.counts(0, num_rows)
         if kind == 1:
-            return admission.counts(self._widest(admission), len(num_given))
+            return admission.counts(self._widest(admission), num_rows)
         if kind == 2:
-            return self._with_one_row_more(admission, num_given, cost, shape)
-        return admission.counts(admission.best, len(num_given))
+            return self._with_one_row_more(admission, num_rows, cost, shape)
+        return admission.counts(admission.best, num_rows)
 
     def _is_new(self, shape: StepShape) -> bool:
         """True when no plain probe has seen a load like this lately."""
@@ -115,16 +117,18 @@ class Prober:
         self._wide.spend(float(admission.loss_ms[widest]))
         return widest
 
-    def _with_one_row_more(
-        self, admission: Admission, num_given: IntArray, cost: CostCurve, shape: StepShape
-    ) -> IntArray:
+    def _with_one_row_more(self, admission: Admission, num_rows: int, cost: CostCurve, shape: StepShape) -> IntArray:
         """The best number and, if the row whose turn it is has none, as many of its drafts as the budget allows."""
-        counts = admission.counts(admission.best, len(num_given))
-        row = self._turn // 3 % len(counts)
+        counts = admission.counts(admission.best, num_rows)
+        row = self._turn // 3 % num_rows
         if not counts[row]:
-            num_tokens = shape.num_tokens + admission.best + np.arange(num_given[row] + 1.0)
-            extra_ms = cost.forward_ms_many(num_tokens, shape)
-            extra_ms -= extra_ms[0]
-            counts[row] = int((extra_ms <= self._row.ms).nonzero()[0][-1])
-            self._row.spend(float(extra_ms[counts[row]]))
+            num_tokens, num_step_rows, kv_tokens, _ = shape
+            num_tokens += admission.best
+            best_ms = cost.forward_ms(StepShape(num_tokens, num_step_rows, kv_tokens))
+            for count in range(int((admission.row_of == row).sum()), 0, -1):
+                extra_ms = cost.forward_ms(StepShape(num_tokens + count, num_step_rows, kv_tokens)) - best_ms
+                if extra_ms <= self._row.ms:
+                    self._row.spend(extra_ms)
+                    counts[row] = count
+                    break
         return counts

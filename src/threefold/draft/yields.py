@@ -3,8 +3,9 @@
 Knows nothing about single requests. For all of them together it remembers how likely the drafts that came back were to
 survive, as a histogram by position; that does not depend on the load, so a change of load needs no new experience.
 """
-# numba brings no types, so its decorator hides those of the function below.
+# numba brings no types, so its decorator hides those of the functions below.
 # mypy: disable-error-code="untyped-decorator,no-any-return,no-untyped-def"
+# ruff: noqa: PLR0917 (compiled bodies take arrays one by one)
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from threefold.cost import CostCurve, StepShape
+from threefold.draft.curve import forward_ms
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -74,8 +76,7 @@ class DraftYield:
         self._max_draft = max_draft
         self._prior_chance = prior_chance
         self._prior_given = 1.0 if has_rounds else PRIOR_HITS
-        lengths = np.arange(1, max_draft + 1)
-        self._rounds, self._tokens = (lengths, lengths) if has_rounds else (np.ones_like(lengths), 0 * lengths)
+        self._has_rounds = has_rounds
         self._survival = 1.0 - (np.arange(NUM_BUCKETS) + 0.5) / NUM_BUCKETS  # [NUM_BUCKETS], most likely first
         self._asks = np.zeros(max_draft)  # [max_draft], rows asked for a draft at least that long
         self._counts = np.zeros((max_draft, NUM_BUCKETS))  # [max_draft, NUM_BUCKETS], of them, drafts by survival
@@ -102,25 +103,13 @@ class DraftYield:
         for length in lengths:
             self._new_asks[length] += 1
 
-    def judge(self, promised: float, kept: int) -> None:
-        """A row's drafts were verified: so many were expected to survive, and so many did.
+    def judge(self, promised: float, kept: float) -> None:
+        """Drafts were verified: so many were expected to survive, and so many did.
 
         What is known of survival was known when the drafts came; verification knows better.
         """
         self._promised += promised
         self._kept += kept
-
-    def _take_asks(self) -> None:
-        """Age what is known by the new askings and count them."""
-        new = np.array(self._new_asks)
-        num_new = int(new.sum())
-        keep = (1.0 - 1.0 / (MEMORY_ASKS + MEMORY_TIMES * num_new)) ** num_new
-        self._asks = self._asks * keep + new[::-1].cumsum()[-2::-1]  # a draft at least that long was asked for
-        self._counts = self._counts * keep + self._new_counts
-        self._new_counts[:] = 0.0
-        self._promised *= keep
-        self._kept *= keep
-        self._new_asks = [0] * (self._max_draft + 1)
 
     def outlook(self, num_rows: int, num_asked: int, cost: CostCurve, shape: StepShape) -> Outlook:
         """What to expect of asking num_asked of num_rows rows, when the next step is of about this shape.
@@ -129,25 +118,49 @@ class DraftYield:
         length is best with which the step commits most a millisecond.
         """
         self._take_asks()
-        expected = _expected(self._asks, self._counts, self._survival, self._prior_given, self._prior_chance)
-        survival = np.minimum(self._survival * (self._kept / self._promised), self._survival[0])
-        given = np.cumsum(expected, axis=0) * num_asked  # [max_draft, NUM_BUCKETS]
-        added = np.cumsum(given, axis=1)
-        tokens = np.cumsum(given * survival, axis=1)
-        draft_ms = cost.draft_ms(num_asked, num_asked * self._tokens, self._rounds)
-        forward_ms = cost.forward_ms_many(shape.num_tokens + added, shape)
-        rates = (num_rows + tokens) / (forward_ms + draft_ms[:, None])
-        best_rates = rates.max(axis=1)
-        most = float(best_rates.max())
-        plain_ms = cost.forward_ms(shape)
-        longest = int(np.flatnonzero(best_rates >= (1.0 - CLOSE) * most)[-1])
-        least = int(rates[longest].argmax())
-        num_drafts = max(float(added[longest, least]), 1.0)
-        drafted_ms = float(cost.forward_ms_many(np.array([shape.num_tokens + num_drafts]), shape)[0])
-        floor = most * (drafted_ms - plain_ms) / num_drafts
-        worth = float((expected[: longest + 1] * np.maximum(survival - floor, 0.0)).sum())
-        pays = most > (1.0 + LEAST_GAIN) * num_rows / plain_ms
-        return Outlook(longest + 1 if pays else 0, floor, worth)
+        start_ms, round_ms, row_ms, token_ms = cost.draft_figures
+        each_ms = round_ms + num_asked * token_ms if self._has_rounds else 0.0  # token of a draft
+        return Outlook(
+            *_outlook(
+                self._asks,
+                self._counts,
+                self._survival,
+                self._kept / self._promised,
+                self._prior_given,
+                self._prior_chance,
+                num_rows,
+                num_asked,
+                *cost.knots,
+                shape.num_tokens,
+                *cost.beside_knots(shape),
+                start_ms + num_asked * row_ms - (round_ms if self._has_rounds else 0.0),
+                each_ms,
+            )
+        )
+
+    def _take_asks(self) -> None:
+        """Age what is known by the new askings and count them."""
+        num_new = sum(self._new_asks)
+        if not num_new:
+            return
+        keep = (1.0 - 1.0 / (MEMORY_ASKS + MEMORY_TIMES * num_new)) ** num_new
+        _age(self._asks, self._counts, np.array(self._new_asks, dtype=np.float64), self._new_counts, keep)
+        self._promised *= keep
+        self._kept *= keep
+        self._new_asks = [0] * (self._max_draft + 1)
+
+
+@numba.njit(cache=True, nogil=True)
+def _age(asks: FloatArray, counts: FloatArray, new_asks: FloatArray, new_counts: FloatArray, keep: float) -> None:
+    """Take in the new askings, [max_draft + 1] by length, and their drafts, which are counted anew from then on."""
+    asks *= keep
+    counts *= keep
+    counts += new_counts
+    new_counts[:] = 0.0
+    num_asked = 0.0
+    for position in range(len(asks) - 1, -1, -1):
+        num_asked += new_asks[position + 1]
+        asks[position] += num_asked  # for a draft at least that long
 
 
 @numba.njit(cache=True, nogil=True)
@@ -185,10 +198,61 @@ def _expected(asks: FloatArray, counts: FloatArray, middles: FloatArray, prior_g
         total = asks[position] + PRIOR_ASKS
         guess = mean_before * survival_ratio
         mean = (np.sum(counts[position] * middles) + PRIOR_ASKS * guess) / total
-        expected[position] = counts[position] / total
+        for bucket in range(counts.shape[1]):  # numba takes 1.7 s to compile an assignment of a whole row
+            expected[position, bucket] = counts[position, bucket] / total
         expected[position, _bucket(min(guess / given_before, 1.0))] += PRIOR_ASKS * given_before / total
         if position:  # the first one's odds are mostly whether there is a draft at all
             survival_ratio = min(mean / mean_before, 1.0)
         given_before = (np.sum(counts[position]) + PRIOR_ASKS * given_before) / total
         mean_before = mean
     return expected
+
+
+@numba.njit(cache=True, nogil=True)
+def _outlook(
+    asks: FloatArray,
+    counts: FloatArray,
+    middles: FloatArray,
+    kept_share: float,
+    prior_given: float,
+    prior_chance: float,
+    num_rows: float,
+    num_asked: float,
+    tokens: FloatArray,
+    ms: FloatArray,
+    num_tokens: float,
+    fixed_ms: float,
+    token_ms: float,
+    draft_ms: float,
+    draft_each_ms: float,
+):
+    """(length, floor, worth) of an `Outlook`; a draft of n tokens costs draft_ms + n · draft_each_ms."""
+    max_draft = len(asks)
+    expected = _expected(asks, counts, middles, prior_given, prior_chance)
+    survival = np.minimum(middles * kept_share, middles[0])
+    given = np.zeros(NUM_BUCKETS)
+    rates, added = np.zeros(max_draft), np.zeros(max_draft)  # the best rate of each length, and its drafts
+    for position in range(max_draft):
+        asking_ms = draft_ms + (position + 1) * draft_each_ms
+        num_drafts = num_accepted = 0.0
+        for bucket in range(NUM_BUCKETS):
+            given[bucket] += expected[position, bucket] * num_asked
+            num_drafts += given[bucket]
+            num_accepted += given[bucket] * survival[bucket]
+            step_ms = forward_ms(tokens, ms, num_tokens + num_drafts, fixed_ms, token_ms) + asking_ms
+            rate = (num_rows + num_accepted) / step_ms
+            if rate > rates[position]:
+                rates[position], added[position] = rate, num_drafts
+    most = rates.max()
+    longest = max_draft - 1
+    while rates[longest] < (1.0 - CLOSE) * most:
+        longest -= 1
+    plain_ms = forward_ms(tokens, ms, num_tokens, fixed_ms, token_ms)
+    num_drafts = max(added[longest], 1.0)
+    floor = most * (forward_ms(tokens, ms, num_tokens + num_drafts, fixed_ms, token_ms) - plain_ms) / num_drafts
+    worth = 0.0
+    for position in range(longest + 1):
+        for bucket in range(NUM_BUCKETS):
+            worth += expected[position, bucket] * max(survival[bucket] - floor, 0.0)
+    pays = most > (1.0 + LEAST_GAIN) * num_rows / plain_ms
+    return longest + 1 if pays else 0, floor, worth
