@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from threefold.bench.step_parts import parts_of, sum_parts
-from threefold.bench.steps import DeviceTimes, StepLine, _fill, _run, steps_lines, summary
+from threefold.bench.steps import DeviceTimes, Load, StepLine, _run, steps_lines, summary
 from threefold.bench.steps_options import StepsOptions
 from threefold.cache.manager import CacheManager
 from threefold.draft.policy import NoDrafts
@@ -43,8 +43,7 @@ def test_every_step_of_all_rows_is_timed(make_core, is_overlapped):
     device = DeviceTimes(core.executor)
     core.executor = device
     asked = StepsOptions(rows=4, input_len=20, steps=10, warmups=2, profile_steps=0)
-    _fill(core, INFO, asked)
-    lines = _run(core, device, asked.steps)
+    lines = _run(core, device, Load(core, INFO, asked), asked.steps)
     assert [line.tokens for line in lines] == [4] * 10
     assert all(line.device_ms == 0.5 for line in lines)
     for line in lines:
@@ -55,7 +54,22 @@ def test_every_step_of_all_rows_is_timed(make_core, is_overlapped):
 def test_a_load_that_does_not_fit_is_refused(make_core):
     for asked in (StepsOptions(rows=5, input_len=8, steps=1), StepsOptions(rows=4, input_len=100, steps=200)):
         with pytest.raises(ConfigError, match=r"lower --rows, --input-len or --steps"):
-            _fill(make_core(False), INFO, asked)
+            Load(make_core(False), INFO, asked)
+
+
+@pytest.mark.parametrize("is_overlapped", [False, True])
+def test_a_prompt_may_come_with_every_step(make_core, is_overlapped):
+    core = make_core(is_overlapped)
+    device = DeviceTimes(core.executor)
+    core.executor = device
+    load = Load(core, INFO, StepsOptions(rows=2, input_len=20, prompt_len=30, steps=10, warmups=2, profile_steps=0))
+    _run(core, device, load, 2)
+    assert [line.tokens for line in _run(core, device, load, 10)] == [3] * 10
+
+
+def test_prompts_need_room_beside_the_rows(make_core):
+    with pytest.raises(ConfigError, match="3 rows of 21 tokens do not fit beside prompts of 9"):
+        Load(make_core(False), INFO, StepsOptions(rows=3, input_len=8, prompt_len=9, steps=1, warmups=0))
 
 
 def test_medians_and_throughput():

@@ -21,6 +21,7 @@ STEPS = {  # (new tokens, context) of each row
     "prompt": [(1500, 1500)],
     "chunk": [(512, 2000)],
     "mixed": [(1, 41 * i % 800 + 1) for i in range(40)] + [(600, 900), (5, 300), (13, 100), (18, 18)],
+    "long contexts beside a prompt": [(1, 6000), (300, 300), (3, 2500), (1, 40)],
 }
 
 

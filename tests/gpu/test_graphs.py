@@ -68,10 +68,12 @@ def test_logits_and_tokens_are_those_of_the_eager_pass(card_engine, dtype, num_r
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.bfloat16, 3e-2)])
-@pytest.mark.parametrize(("num_rows", "num_new", "context"), [(1, 200, 200), (2, 100, 150), (5, 40, 300), (1, 18, 18)])
+@pytest.mark.parametrize(
+    ("num_rows", "num_new", "context"), [(1, 200, 200), (2, 100, 150), (5, 40, 300), (1, 18, 18), (2, 450, 500)]
+)
 @torch.inference_mode()
 def test_prompts_in_a_graph_give_what_the_eager_pass_gives(card_engine, dtype, tolerance, num_rows, num_new, context):
-    engine = card_engine(dtype)
+    engine = card_engine(dtype, max_prompt_tokens=1024)
     forward = engine.path.forward
     limits = CalibrationLimits(1024, 16, 64, 1024, 512)
     batch = made_up_batch(num_rows, num_new, context, limits, torch.device("cuda", 0))

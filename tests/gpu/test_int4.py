@@ -37,7 +37,7 @@ MIXED, PLAIN, HALF = (torch.bfloat16, True, True), (torch.bfloat16, False, False
         (PLAIN, 512, 256, 128, 200),  # one chunk, so nothing to split
         (PLAIN, 5000, 576, 64, 9),
         (PLAIN, 5000, 576, 64, 50),  # tiles that are not full, chunks that are not
-        (PLAIN, 5000, 576, 64, 1000),  # tiles of one program's in turn, the last ones split
+        (PLAIN, 6000, 1152, 64, 800),  # tiles of one program's in turn, the last ones split
         (HALF, 48, 1504, 32, 40),
         (HALF, 48, 1504, 32, 100),
         (HALF, 100, 1536, 1536, 100),  # results that do not lie in lines

@@ -1,4 +1,4 @@
-"""Norm, activation and most likely token on a card against their references, eager and replayed from a graph."""
+"""Norm, activation, most likely token and a step's integers on a card against their references, eager and replayed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import pytest
 import torch
 
 from threefold.kernels.activation import silu_mul, silu_mul_reference
-from threefold.kernels.argmax import most_likely_on_device, most_likely_reference
+from threefold.kernels.argmax import (
+    most_likely_on_device,
+    most_likely_reference,
+    note_most_likely,
+    note_most_likely_reference,
+)
 from threefold.kernels.norm import rms_norm, rms_norm_reference
+from threefold.kernels.staged import unpack_step, unpack_step_reference
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")]
 CARD = torch.device("cuda")
@@ -56,6 +62,33 @@ def test_most_likely(dtype: torch.dtype, rows: int, vocab: int) -> None:
 
     assert torch.equal(tokens, expected_tokens)
     torch.testing.assert_close(values, expected_values, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(("rows", "vocab"), [(1, 49_152), (64, 151_936), (3, 5)])
+def test_most_likely_tokens_are_noted_and_packed(rows: int, vocab: int) -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(rows, vocab, device=CARD)
+    places = torch.randperm(2 * rows, device=CARD)[:rows]
+    noted, expected_noted = torch.zeros(2, 2 * rows, dtype=torch.int64, device=CARD)
+
+    made = note_most_likely(logits, places, noted)
+
+    for one, other in zip(made, note_most_likely_reference(logits, places, expected_noted), strict=True):
+        assert torch.equal(one, other)
+    assert torch.equal(noted, expected_noted)
+
+
+@pytest.mark.parametrize(("num_tokens", "num_rows", "width"), [(1, 1, 130), (64, 64, 513), (2048, 200, 2560)])
+def test_a_steps_integers(num_tokens: int, num_rows: int, width: int) -> None:
+    torch.manual_seed(0)
+    staged = torch.randint(-300, 50_000, (5 * num_tokens + 3,), dtype=torch.int32, device=CARD)
+    row_ids = torch.randint(0, 256, (num_rows,), dtype=torch.int32, device=CARD)
+    tokens = torch.randint(0, 50_000, (300,), device=CARD)
+    tables = torch.randint(0, 9999, (256, width), dtype=torch.int32, device=CARD)
+    given = (staged, num_tokens, row_ids, tokens, tables)
+
+    for one, other in zip(unpack_step(*given), unpack_step_reference(*given), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_graph_replays_follow_their_inputs() -> None:

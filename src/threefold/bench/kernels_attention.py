@@ -42,7 +42,7 @@ DECODE_SIZES = ((32, 4, 4), (64, 4, 2), (64, 4, 3), (64, 4, 4), (128, 4, 2), (12
 """Tried by the sweep: (block_n, num_warps, num_stages)."""
 PROGRAMS = (264, 528, 1056, 2112)
 """Tried by the sweep: programs that decode is split into."""
-PROMPT_SIZES = ((128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3))
+PROMPT_SIZES = ((128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3), (64, 32, 4, 3))
 """Tried by the sweep: (block_m, block_n, num_warps, num_stages)."""
 
 
@@ -119,7 +119,8 @@ class Stage:
         """Time of one attention call."""
 
         def calls() -> None:
-            plan = attention.plan(self.row_starts, self.context_lens, self.tables, self.bounds)
+            kv_bytes = self.caches[0].keys.element_size()
+            plan = attention.plan(self.row_starts, self.context_lens, self.tables, self.bounds, kv_bytes)
             for kv in self.caches:
                 attention(self.qkv, kv, plan)
 
@@ -127,13 +128,13 @@ class Stage:
 
 
 def attention_shapes() -> Iterator[Shape]:
-    """What is measured for each model: decode, verification, prompts, a chunk beside decode rows."""
+    """What is measured for each model: decode, verification, prompts, a chunk beside rows that decode."""
     for rows, context, new in product(ROWS, CONTEXTS, NEW):
         yield Shape(rows, context, new)
     for tokens in PROMPTS:
         yield Shape(1, tokens, tokens)
-    for chunk in (512, 2048):
-        yield Shape(255, 1024, 1, chunk)
+    for rows, chunk in product((31, 255), (16, 64, 512, 2048)):
+        yield Shape(rows, 1024, 1, chunk)
 
 
 def measure(stage: Stage, model: str, device: CudaDevice, sizes: dict[str, Any]) -> Reading:
@@ -174,6 +175,7 @@ def sweep(models: list[str], kv_dtype: torch.dtype, device: CudaDevice) -> list[
     for model in models:
         cases = [(Shape(rows, 1024, new), decode) for rows, new in product(ROWS, NEW)]
         cases += [(Shape(1, 4096, 1), decode), (Shape(1, 8192, 8192), prompt), (Shape(8, 512, 512), prompt)]
+        cases += [(Shape(31, 1024, 1, chunk), prompt) for chunk in (64, 512)]
         for shape, candidates in cases:
             stage = Stage(shape, MODELS[model], kv_dtype, device.torch_device)
             tried = [reading for sizes in candidates for reading in _possible(stage, model, device, sizes)]

@@ -22,7 +22,7 @@ from threefold.bench.kernels_command import run_kernels
 from threefold.bench.kernels_small import DTYPE, HIDDEN, INNER, LAYERS, PRODUCTS, VOCAB
 from threefold.kernels.kv import FP8
 from threefold.kernels.linear import MAX_FEW_TOKENS_ON_CARD, Product
-from threefold.kernels.rotary import HeadNorms
+from threefold.kernels.rotary import HeadNorms, Heads
 from threefold.kernels.triton.activation import silu_mul_body
 from threefold.kernels.triton.attention import CardAttention
 from threefold.kernels.triton.norm import rms_norm_body
@@ -84,7 +84,8 @@ def step_of(weights: Weights, stage: Stage, decode: DecodeSizes) -> Callable[[],
     angles, slots = torch.randn((rows, heads.head_dim), device=place), torch.arange(rows, device=place)
 
     def step() -> object:
-        plan = attention.plan(stage.row_starts, stage.context_lens, stage.tables, stage.bounds)
+        kv_bytes = stage.caches[0].keys.element_size()
+        plan = attention.plan(stage.row_starts, stage.context_lens, stage.tables, stage.bounds, kv_bytes)
         hidden, residual = first, torch.zeros_like(first)
         for index, products in enumerate(layers):
             kv = stage.caches[index % len(stage.caches)]
@@ -97,10 +98,10 @@ def step_of(weights: Weights, stage: Stage, decode: DecodeSizes) -> Callable[[],
     return step
 
 
-def cuts(head_dim: int, kv_dtype: torch.dtype, programs: list[int]) -> list[DecodeSizes]:
-    """As engines cut, whose plans are made for the model's dtype; then each other number of programs asked for."""
-    table, planned = (decode_sizes(head_dim, dtype.itemsize) for dtype in (kv_dtype, DTYPE))
-    return [table._replace(num_programs=num) for num in dict.fromkeys((planned.num_programs, *programs))]
+def cuts(heads: Heads, rows: int, kv_dtype: torch.dtype, programs: list[int]) -> list[DecodeSizes]:
+    """As engines cut; then each other number of programs asked for."""
+    table = decode_sizes(heads.head_dim, kv_dtype.itemsize, rows * heads.num_kv_heads, is_narrow=True)
+    return [table._replace(num_programs=num) for num in dict.fromkeys((table.num_programs, *programs))]
 
 
 def measure_all(asked: argparse.Namespace, device: CudaDevice) -> dict[str, Any]:
@@ -110,7 +111,7 @@ def measure_all(asked: argparse.Namespace, device: CudaDevice) -> dict[str, Any]
     readings = []
     for rows in asked.rows:
         stage = Stage(Shape(rows, asked.context, 1), MODELS["qwen3-8b"], kv_dtype, device.torch_device)
-        ways = cuts(stage.heads.head_dim, kv_dtype, asked.programs)
+        ways = cuts(stage.heads, rows, kv_dtype, asked.programs)
         steps = {cut.num_programs: step_of(weights, stage, cut) for cut in ways}
         times: dict[int, list[float]] = {programs: [] for programs in steps}
         for _ in range(ROUNDS):

@@ -10,7 +10,7 @@ Bodies are compiled beforehand, by several processes.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -94,15 +94,21 @@ def random_packed(shape: Shape, device: torch.device) -> PackedInt4:
 def bodies_of(
     shape: Shape, num_tokens: int, *, is_swept: bool
 ) -> Iterator[tuple[str, Callable[[PackedInt4], Product]]]:
-    """Every body to measure: its name, and what makes it for a weight."""
+    """Every body to measure, the table's first: its name, and what makes it for a weight."""
+    pieces = PIECES if is_swept else PIECES[:1]
+    if _chosen(shape, num_tokens) is None:
+        yield from _dequantised(shape, pieces[:1])
+        pieces = pieces[1:]
     for sizes in _cuts(shape, num_tokens, is_swept=is_swept):
         yield f"{NAMES[type(sizes)]} {tuple(sizes)}", partial(_body, sizes=sizes, is_gated=shape.is_gated)
     if num_tokens >= LEAST_DEQUANTISED:
-        for piece_bytes in PIECES if is_swept else PIECES[:1]:
-            yield (
-                f"dequantised, pieces of {piece_bytes >> 20} MiB",
-                partial(dequantizing_body, bias=None, is_gated=shape.is_gated, piece_bytes=piece_bytes),
-            )
+        yield from _dequantised(shape, pieces)
+
+
+def _dequantised(shape: Shape, pieces: Sequence[int]) -> Iterator[tuple[str, Callable[[PackedInt4], Product]]]:
+    for piece_bytes in pieces:
+        make = partial(dequantizing_body, bias=None, is_gated=shape.is_gated, piece_bytes=piece_bytes)
+        yield f"dequantised, pieces of {piece_bytes >> 20} MiB", make
 
 
 def _body(weight: PackedInt4, sizes: Cut, *, is_gated: bool) -> Product:
@@ -113,9 +119,15 @@ def _body(weight: PackedInt4, sizes: Cut, *, is_gated: bool) -> Product:
     return lambda x: tiled(x, sizes)
 
 
+def _chosen(shape: Shape, num_tokens: int) -> Cut | None:
+    """The table's cut; None = dequantised first."""
+    num_chunks = shape.num_inputs // (VALUES_PER_UNIT * UNITS)
+    return int4_sizes(num_tokens, shape.num_outputs, num_chunks, is_gated=shape.is_gated, can_be_wide=True)
+
+
 def _cuts(shape: Shape, num_tokens: int, *, is_swept: bool) -> list[Cut]:
     num_chunks = shape.num_inputs // (VALUES_PER_UNIT * UNITS)
-    chosen = int4_sizes(num_tokens, shape.num_outputs, num_chunks, is_gated=shape.is_gated, can_be_wide=True)
+    chosen = _chosen(shape, num_tokens)
     cuts: list[Cut] = [] if chosen is None else [chosen]
     if is_swept:
         few = next((cuts for most, cuts in FEW_SWEEP.items() if num_tokens <= most), ())

@@ -16,6 +16,8 @@ PARTS = (
 )  # fmt: skip
 """Words in the names of kernels, the first part that has one; what is left are small ops."""
 REST = "small ops"
+BETWEEN = "between kernels"
+"""What a step takes on the card beside its kernels."""
 
 
 def parts_of(work: Callable[[], object], num_steps: int) -> dict[str, float]:

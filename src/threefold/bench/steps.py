@@ -1,7 +1,7 @@
 """Where a step's time goes: planning, launching, waiting, committing, sending, and how long the card stands idle.
 
-Runs so many requests at once that never end, times every step of them, and on a card tells a few more steps apart by
-kernel. The load is made up: with speculation on, what it drafts means nothing.
+Runs so many requests at once that never end, beside them perhaps a prompt a step, times every step, and on a card tells
+a few more steps apart by kernel. The load is made up: with speculation on, what it drafts means nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from threefold.bench.report import WIDTH
-from threefold.bench.step_parts import parts_of
+from threefold.bench.step_parts import BETWEEN, parts_of
 from threefold.bench.steps_options import StepsOptions
 from threefold.config import EngineConfig
 from threefold.engine import wire
@@ -100,12 +100,14 @@ def bench_steps(asked: StepsOptions, config: EngineConfig) -> dict[str, Any]:
     device = DeviceTimes(core.executor)
     core.executor = device
     try:
-        _fill(core, info, asked)
-        _run(core, device, asked.warmups)
+        load = Load(core, info, asked)
+        _run(core, device, load, asked.warmups)
         gc.collect()
         gc.freeze()
-        lines = _run(core, device, asked.steps)
-        parts = parts_of(lambda: _run(core, device, asked.profile_steps), asked.profile_steps)
+        lines = _run(core, device, load, asked.steps)
+        parts = parts_of(lambda: _run(core, device, load, asked.profile_steps), asked.profile_steps)
+        if parts:
+            parts[BETWEEN] = statistics.median(line.device_ms + line.draft_ms for line in lines) - sum(parts.values())
     finally:
         core.close()
     return {
@@ -114,6 +116,7 @@ def bench_steps(asked: StepsOptions, config: EngineConfig) -> dict[str, Any]:
         "engine": list(info.notes),
         "rows": asked.rows,
         "input_len": asked.input_len,
+        "prompt_len": asked.prompt_len,
         "temperature": asked.temperature,
         **summary(lines),
         "parts_ms": parts,
@@ -148,33 +151,70 @@ def steps_lines(result: dict[str, Any]) -> list[str]:
     return [title, *(f"{label:<40} {value}" for label, value in figures), "=" * WIDTH]
 
 
-def _fill(core: EngineCore, info: EngineInfo, asked: StepsOptions) -> None:
-    """Add the requests and run their prompts."""
-    drafted = 1 + SPARE_TOKENS
-    num_tokens = asked.input_len + (asked.steps + asked.warmups + asked.profile_steps + 2) * drafted
-    most = min(info.max_model_len, info.num_blocks * info.block_size // asked.rows)
-    least = asked.input_len + asked.steps + asked.warmups + asked.profile_steps + 2
-    if asked.rows > info.max_num_seqs or most < least:
-        raise ConfigError(
-            f"{asked.rows} rows of {least} tokens do not fit: the engine runs {info.max_num_seqs} requests at once, "
-            f"with {most} tokens each; lower --rows, --input-len or --steps"
+class Load:
+    """Rows that run all the time, their prompts already fed, and what comes beside them.
+
+    Args:
+        core: idle; the rows are added to it.
+        info: its sizes.
+        asked: which rows.
+
+    Raises:
+        ConfigError: the engine has no room for them.
+    """
+
+    def __init__(self, core: EngineCore, info: EngineInfo, asked: StepsOptions) -> None:
+        self._core = core
+        self._asked = asked
+        self._vocab_size = info.vocab_size
+        self._dice = np.random.default_rng(asked.seed)
+        num_steps = asked.steps + asked.warmups + asked.profile_steps + 2
+        self._least = asked.input_len + num_steps
+        self._num_requests = 0
+        most = self._most_tokens(info)
+        total = min(asked.input_len + num_steps * (1 + SPARE_TOKENS), most)
+        for _ in range(asked.rows):
+            self._add(asked.input_len, None, total)
+        started: set[int] = set()
+        while len(started) < asked.rows:
+            started.update(delta.request_id for delta in core.step())
+
+    def _most_tokens(self, info: EngineInfo) -> int:
+        """Room for each row; prompts that come and go have as much as they need, two at a time."""
+        asked, block_size = self._asked, info.block_size
+        num_guests = 2 if asked.prompt_len else 0
+        guest_blocks = num_guests * -(-(asked.prompt_len + 1) // block_size)
+        most = min(info.max_model_len, (info.num_blocks - guest_blocks) * block_size // asked.rows)
+        rows = asked.rows + num_guests
+        if rows > info.max_num_seqs or most < self._least or asked.prompt_len >= info.max_model_len:
+            raise ConfigError(
+                f"{asked.rows} rows of {self._least} tokens do not fit"
+                f"{f' beside prompts of {asked.prompt_len}' if num_guests else ''}: the engine runs "
+                f"{info.max_num_seqs} requests at once, with {most} tokens each; lower --rows, --input-len or --steps"
+            )
+        return most
+
+    def _add(self, num_tokens: int, max_tokens: int | None, total: int) -> None:
+        prompt = self._dice.integers(0, self._vocab_size, num_tokens).tolist()
+        params = SamplingParams(
+            max_tokens=max_tokens, temperature=self._asked.temperature, ignore_eos=True, seed=self._asked.seed
         )
-    dice = np.random.default_rng(asked.seed)
-    params = SamplingParams(max_tokens=None, temperature=asked.temperature, ignore_eos=True, seed=asked.seed)
-    for request_id in range(asked.rows):
-        prompt = dice.integers(0, info.vocab_size, asked.input_len).tolist()
-        total = min(num_tokens, most)
-        core.add_request(Request(request_id, prompt, params, max_total_tokens=total, end_token_ids=frozenset()))
-    started: set[int] = set()
-    while len(started) < asked.rows:
-        started.update(delta.request_id for delta in core.step())
+        request = Request(self._num_requests, prompt, params, max_total_tokens=total, end_token_ids=frozenset())
+        self._num_requests += 1
+        self._core.add_request(request)
+
+    def arrive(self) -> None:
+        """A prompt comes, where the load has some."""
+        if self._asked.prompt_len:
+            self._add(self._asked.prompt_len, 1, self._asked.prompt_len + 1)
 
 
-def _run(core: EngineCore, device: DeviceTimes, num_steps: int) -> list[StepLine]:
+def _run(core: EngineCore, device: DeviceTimes, load: Load, num_steps: int) -> list[StepLine]:
     lines = []
     ended_s = time.perf_counter()
     for _ in range(num_steps):
         began_s = ended_s
+        load.arrive()
         deltas = core.step()
         stepped_s = time.perf_counter()
         if not deltas:

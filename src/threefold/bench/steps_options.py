@@ -17,6 +17,8 @@ class StepsOptions:
     """Requests that run all the time."""
     input_len: int = 512
     """Tokens of their prompts."""
+    prompt_len: int = 0
+    """Tokens of the prompt of one more request a step, which wants one token; 0 = there is none."""
     steps: int = 200
     """Steps timed."""
     warmups: int = 20
@@ -36,6 +38,8 @@ class StepsOptions:
 STEPS_FLAGS = (
     Flag("rows", "steps.rows", integer(1), "requests that run all the time (256)", metavar="N"),
     Flag("input-len", "steps.input_len", integer(1), "tokens of their prompts (512)", metavar="N"),
+    Flag("prompt-len", "steps.prompt_len", integer(0),
+         "tokens of a prompt that comes with every step, and wants one token; 0 = none (0)", metavar="N"),
     Flag("steps", "steps.steps", integer(1), "steps timed (200)", metavar="N"),
     Flag("warmups", "steps.warmups", integer(0), "steps before them, after the prompts (20)", metavar="N"),
     Flag("profile-steps", "steps.profile_steps", integer(0),

@@ -48,13 +48,7 @@ class CardPlan:
     row_starts: torch.Tensor  # [num_rows + 1] int32
     context_lens: torch.Tensor  # [num_rows] int32
     block_tables: torch.Tensor  # [num_rows, max_blocks] int32
-    num_live_rows: int  # rows that may have new tokens
-    max_decode: int  # longest row that split contexts serve, tokens; 0 = none
-    num_splits: int  # of each such row's context
-    has_prompts: bool  # whether there may be longer rows
-    shares: torch.Tensor  # [num_live_rows, max_decode, num_heads, num_splits, head_dim] float32; empty with one split
-    peaks: torch.Tensor  # [num_live_rows, max_decode, num_heads, num_splits] float32
-    totals: torch.Tensor  # as peaks
+    launch: Callable[[torch.Tensor, KVCache, torch.Tensor], None] | None  # (qkv, cache, out); None = no rows
 
     @property
     def rows(self) -> list[RowSpan]:
@@ -152,12 +146,17 @@ class PagedAttention:
             self._max_item_tokens = native.item_tokens(heads.group)
             self._state_bytes = native.state_bytes(self._max_item_tokens * heads.group, heads.head_dim)
 
+    def reads(self, kv: KVCache) -> bool:
+        """Whether the compiled CPU body can read a cache."""
+        return self._run is not None and kv.has_vector_layout and kv.keys.dtype == self._dtype
+
     def plan(
         self,
         row_starts: torch.Tensor,
         context_lens: torch.Tensor,
         block_tables: torch.Tensor,
         bounds: StepBounds | None = None,
+        kv_dtype: torch.dtype | None = None,
     ) -> AttentionPlan:
         """Prepare a step.
 
@@ -166,10 +165,12 @@ class PagedAttention:
             context_lens: [num_rows] int32, new tokens included.
             block_tables: [num_rows, max_blocks] int32.
             bounds: what a card may not read off the tensors; None = read them off, which waits for the card.
+            kv_dtype: of the caches; None = the model's.
         """
         if self._card is not None:
             bounds = bounds or _read_bounds(row_starts, context_lens)
-            return self._card.plan(row_starts, context_lens, block_tables, bounds)
+            kv_bytes = (kv_dtype or self._dtype).itemsize
+            return self._card.plan(row_starts, context_lens, block_tables, bounds, kv_bytes)
         rows = _spans(row_starts, context_lens)
         items = self._items(rows) if self._run is not None else []
         num_parts = len(items) if any(item.num_parts > 1 for item in items) else 0
@@ -201,28 +202,32 @@ class PagedAttention:
         """
         if self._card is not None and isinstance(plan, CardPlan):
             return self._card(qkv, kv, plan)
-        if isinstance(plan, HostPlan) and self._run and kv.has_vector_layout and kv.keys.dtype == self._dtype:
+        if isinstance(plan, HostPlan) and self._run is not None and self.reads(kv):
             return self._native(self._run, qkv, kv, plan)
         width = self._heads.num_heads * self._heads.head_dim
         queries = qkv[:, :width].view(qkv.shape[0], -1, self._heads.head_dim)
         return attend_reference(queries, kv, plan, self._scale, self._window).flatten(1)
 
     def _native(self, run: Callable[..., None], qkv: torch.Tensor, kv: KVCache, plan: HostPlan) -> torch.Tensor:
-        heads, tables = self._heads, plan.block_tables
-        width = heads.num_heads * heads.head_dim
+        width = self._heads.num_heads * self._heads.head_dim
         out = qkv.new_empty((qkv.shape[0], width))
-        size = qkv.element_size()
-        run(
+        run(*self.arguments(qkv, kv, plan, out.data_ptr(), width * qkv.element_size()))
+        return out
+
+    def arguments(self, qkv: torch.Tensor, kv: KVCache, plan: HostPlan, out: int, out_bytes: int) -> tuple[int, ...]:
+        """What the compiled CPU body takes, its number of items first; out: where its results go."""
+        heads, tables = self._heads, plan.block_tables
+        return (
             plan.items.shape[0] * heads.num_kv_heads,
             qkv.data_ptr(),
-            heads.width * size,
+            heads.width * qkv.element_size(),
             kv.keys.data_ptr(),
             kv.values.data_ptr(),
             tables.data_ptr(),
             tables.shape[1] * 4,
             plan.items.data_ptr(),
-            out.data_ptr(),
-            width * size,
+            out,
+            out_bytes,
             self._scale_bits,
             heads.num_kv_heads,
             kv.block_size // 16,
@@ -230,4 +235,3 @@ class PagedAttention:
             plan.parts_done.data_ptr(),
             self._window or _NO_WINDOW,
         )
-        return out

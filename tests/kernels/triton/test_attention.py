@@ -9,6 +9,7 @@ from threefold.kernels.attention import StepBounds, attend_reference
 from threefold.kernels.kv import FP8, allocate_by_token
 from threefold.kernels.rotary import Heads
 from threefold.kernels.triton.attention import CardAttention
+from threefold.kernels.triton.attention_mixed import most_tiles
 from threefold.kernels.triton.tables import DecodeSizes, PromptSizes
 
 CPU = torch.device("cpu")
@@ -107,6 +108,37 @@ def test_sliding_window(window: int, rows: list[tuple[int, int]]) -> None:
 def test_contexts_in_splits(num_new: int, max_splits: int, window: int | None) -> None:
     heads = Heads(3, 1, 32)
     check(Step([(num_new, 333), (1, 40)], heads), heads, window, max_splits=max_splits)
+
+
+@pytest.mark.parametrize(
+    "rows", [[(1, 300), (50, 120), (2, 200)], [(20, 20)] * 3 + [(1, 1)] * 70], ids=["long", "many"]
+)
+@pytest.mark.parametrize("num_programs", [2, 90])
+@pytest.mark.parametrize("window", [None, 100])
+def test_shares_of_contexts_beside_prompts(rows: list[tuple[int, int]], num_programs: int, window: int | None) -> None:
+    heads = Heads(4, 2, 32)
+    step = Step(rows, heads, padding=(3, 40))
+    bounds = StepBounds(len(step.qkv), len(step.qkv), 4096)
+    check(step, heads, window, bounds=bounds, decode=DECODE._replace(num_programs=num_programs))
+
+
+def test_a_plan_serves_layer_after_layer() -> None:
+    """Whoever merges a row's shares leaves their counter as the next layer wants it."""
+    heads = Heads(3, 1, 32)
+    step = Step([(1, 300), (40, 75), (2, 90)], heads)
+    attention = CardAttention(heads, 0.2, None, decode=DECODE, prompt=PROMPT)
+    plan = attention.plan(step.row_starts, step.context_lens, step.tables, step.bounds)
+
+    assert torch.equal(*(attention(step.qkv, step.kv, plan) for _ in range(2)))
+
+
+@pytest.mark.parametrize("least_new", [1, 5, 9, 18])
+@pytest.mark.parametrize("tile_tokens", [1, 2, 16, 21])
+def test_there_is_room_for_the_tiles_of_any_rows(least_new: int, tile_tokens: int) -> None:
+    for num_new in range(least_new, 70):
+        for num_rows in (1, 2, 7):
+            most = most_tiles(num_new * num_rows + 3, num_rows, least_new, tile_tokens)
+            assert num_rows * -(-num_new // tile_tokens) <= most
 
 
 @pytest.mark.parametrize("rows", [DECODES, DRAFTS, MIXED, [(50, 90)]], ids=["decodes", "drafts", "mixed", "prompt"])

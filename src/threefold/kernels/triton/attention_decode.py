@@ -1,6 +1,5 @@
-"""Attention of rows with few new tokens: contexts split over programs, their shares merged by a second kernel.
+"""Steps without prompts: contexts split over programs, their shares merged by a second kernel.
 
-One tile holds all of a row's new tokens, so each key and value is read once, whether one token is asked for or six.
 A split's length follows from its row's own context, on the card; how many splits there are, from shapes alone.
 """
 # Triton brings no types, so its decorator hides those of the functions below.
@@ -9,11 +8,20 @@ A split's length follows from its row's own context, on the card; how many split
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 
-from threefold.kernels.triton.attention_tile import LOWEST, first_seen, fold_context
+from threefold.kernels.attention import StepBounds
+from threefold.kernels.kv import KVCache
+from threefold.kernels.triton.attention_few import attend_few, query_places, store_result
+from threefold.kernels.triton.attention_tile import LOWEST, Served, first_seen
+from threefold.kernels.triton.tables import DecodeSizes
 
+WORTHLESS_SPLITS = 2
+"""What two splits of a context save is less than what merging them costs (`bench.kernels_chain`, 32 rows)."""
+_MAX_SPLITS = 64
+_WIDE_M = 128  # from here on a tile takes eight warps: its accumulator would fill the registers of four
 _PASS = tl.constexpr(8)
 """Shares that a merging program reads at once."""
 
@@ -52,62 +60,38 @@ def attend_decode(
     BLOCK_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
     IS_SPLIT: tl.constexpr,
     WINDOW: tl.constexpr,
 ):
-    """Program (KV head, row, split): rows of 1 .. max_new new tokens; max_new * group <= BLOCK_M."""
-    GROUP: tl.constexpr = NUM_HEADS // NUM_KV_HEADS
+    """Program (KV head, row, split): rows of up to max_new new tokens; max_new * group <= BLOCK_M."""
     kv_head, row, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     first_token = tl.load(row_starts_ptr + row)
     num_new = tl.load(row_starts_ptr + row + 1) - first_token
     context = tl.load(context_lens_ptr + row)
-    if (num_new <= 0) | (num_new > max_new):
+    if num_new <= 0:
         return
-    first_position = context - num_new
-    begin = first_seen(first_position, WINDOW, BLOCK_N)
+    begin = first_seen(context - num_new, WINDOW, BLOCK_N)
     num_tokens = split_tokens(context, begin, num_splits, BLOCK_N)
     begin += split * num_tokens
     if begin >= context:
         return
-    end = tl.minimum(begin + num_tokens, context)
-
-    places = tl.arange(0, BLOCK_M)
-    tokens = (first_token + places // GROUP).to(tl.int64)
-    heads = kv_head * GROUP + places % GROUP
-    channels = tl.arange(0, PADDED_DIM)
-    is_query = places < num_new * GROUP
-    is_there = is_query[:, None] & (channels < HEAD_DIM)[None, :]
-    query_rows = tokens * (NUM_HEADS + 2 * NUM_KV_HEADS) + heads
-    queries = tl.load(qkv_ptr + query_rows[:, None] * HEAD_DIM + channels[None, :], mask=is_there, other=0.0)
-    acc, peak, total = fold_context(
-        tl.zeros([BLOCK_M, PADDED_DIM], dtype=tl.float32),
-        tl.full([BLOCK_M], LOWEST, dtype=tl.float32),
-        tl.zeros([BLOCK_M], dtype=tl.float32),
-        queries,
-        first_position + places // GROUP,
-        keys_ptr + kv_head * (BLOCK_SIZE * HEAD_DIM),
-        values_ptr + kv_head * (BLOCK_SIZE * HEAD_DIM),
-        tables_ptr + row.to(tl.int64) * table_width,
-        begin,
-        end,
-        context,
-        score_scale * tl.load(key_scale_ptr),
-        NUM_KV_HEADS,
-        HEAD_DIM,
-        PADDED_DIM,
-        BLOCK_SIZE,
-        BLOCK_N,
-        WINDOW,
-        True,
-    )
-    acc = acc * tl.load(value_scale_ptr)
-    out_rows = tokens * NUM_HEADS + heads
+    acc, peak, total = attend_few(
+        qkv_ptr, keys_ptr, values_ptr, key_scale_ptr, value_scale_ptr, tables_ptr, kv_head, row, first_token, num_new,
+        context, begin, tl.minimum(begin + num_tokens, context), table_width, score_scale, NUM_HEADS, NUM_KV_HEADS,
+        HEAD_DIM, PADDED_DIM, BLOCK_SIZE, BLOCK_M, BLOCK_N, WINDOW, STAGES,
+    )  # fmt: skip
     if not IS_SPLIT:
-        result = acc / tl.where(total == 0.0, 1.0, total)[:, None]
-        to_out = out_ptr + out_rows[:, None] * HEAD_DIM + channels[None, :]
-        tl.store(to_out, result.to(out_ptr.dtype.element_ty), mask=is_there)
+        store_result(acc, total, out_ptr, kv_head, first_token, num_new, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, PADDED_DIM,
+                     BLOCK_M)  # fmt: skip
     else:
-        share_rows = ((row * max_new + places // GROUP).to(tl.int64) * NUM_HEADS + heads) * num_splits + split
+        GROUP: tl.constexpr = NUM_HEADS // NUM_KV_HEADS
+        places = tl.arange(0, BLOCK_M)
+        channels = tl.arange(0, PADDED_DIM)
+        is_query = places < num_new * GROUP
+        is_there = is_query[:, None] & (channels < HEAD_DIM)[None, :]
+        tokens, heads = query_places(0, kv_head, BLOCK_M, NUM_HEADS, NUM_KV_HEADS)
+        share_rows = ((row * max_new + tokens) * NUM_HEADS + heads) * num_splits + split
         tl.store(shares_ptr + share_rows[:, None] * HEAD_DIM + channels[None, :], acc, mask=is_there)
         tl.store(peaks_ptr + share_rows, peak, mask=is_query)
         tl.store(totals_ptr + share_rows, total, mask=is_query)
@@ -138,7 +122,7 @@ def merge_splits(
     first_token = tl.load(row_starts_ptr + row)
     num_new = tl.load(row_starts_ptr + row + 1) - first_token
     context = tl.load(context_lens_ptr + row)
-    if (place >= num_new) | (num_new > max_new):
+    if place >= num_new:
         return
     begin = first_seen(context - num_new, WINDOW, BLOCK_N)
     num_shares = tl.cdiv(context - begin, split_tokens(context, begin, num_splits, BLOCK_N))
@@ -161,3 +145,89 @@ def merge_splits(
     result = acc / tl.where(total == 0.0, 1.0, total)
     to_out = out_ptr + out_row * HEAD_DIM + channels
     tl.store(to_out, result.to(out_ptr.dtype.element_ty), mask=channels < HEAD_DIM)
+
+
+class DecodeRows:
+    """A step of rows with few new tokens each, prepared for all layers.
+
+    Args:
+        served: what is the same in every step.
+        rows: row starts, context lengths and block tables, on the card.
+        num_rows: rows that may have new tokens.
+        bounds: what is known of them.
+        sizes: block sizes.
+        max_splits: of a context, at most.
+    """
+
+    def __init__(
+        self,
+        served: Served,
+        rows: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        num_rows: int,
+        bounds: StepBounds,
+        sizes: DecodeSizes,
+        max_splits: int | None,
+    ) -> None:
+        self._served = served
+        self._rows = rows
+        self._num_rows = num_rows
+        self._max_new = bounds.max_new
+        self._sizes = sizes
+        self._num_splits = self._splits(bounds, min(max_splits or _MAX_SPLITS, _MAX_SPLITS))
+        heads, device = served.heads, rows[0].device
+        shape = (num_rows, bounds.max_new, heads.num_heads, self._num_splits) if self._num_splits > 1 else (0, 0, 0, 0)
+        self._states = tuple(
+            torch.empty(size, dtype=torch.float32, device=device) for size in ((*shape, heads.head_dim), shape, shape)
+        )
+
+    def _splits(self, bounds: StepBounds, most: int) -> int:
+        """Enough for every multiprocessor; each split takes one block at least of the longest context there may be."""
+        context = bounds.max_context
+        if self._served.window:
+            context = min(context, self._served.window + bounds.max_new)
+        wanted = self._sizes.num_programs // (self._num_rows * self._served.heads.num_kv_heads)
+        splits = max(1, min(wanted, int(triton.cdiv(context, self._sizes.block_n)), most))
+        return 1 if splits <= WORTHLESS_SPLITS else splits
+
+    def __call__(self, qkv: torch.Tensor, kv: KVCache, out: torch.Tensor) -> None:
+        """Attend, into out."""
+        served, sizes = self._served, self._sizes
+        row_starts, context_lens, tables = self._rows
+        block_m = served.few_m(self._max_new)
+        attend_decode[(served.heads.num_kv_heads, self._num_rows, self._num_splits)](
+            qkv,
+            kv.keys,
+            kv.values,
+            kv.key_scale,
+            kv.value_scale,
+            *self._rows,
+            out,
+            *self._states,
+            tables.shape[1],
+            self._max_new,
+            self._num_splits,
+            served.score_scale,
+            **served.constants(kv),
+            BLOCK_M=block_m,
+            BLOCK_N=sizes.block_n,
+            STAGES=sizes.num_stages,
+            IS_SPLIT=self._num_splits > 1,
+            num_warps=sizes.num_warps if block_m < _WIDE_M else 2 * sizes.num_warps,
+        )
+        if self._num_splits == 1:
+            return
+        merge_splits[(served.heads.num_heads, self._max_new, self._num_rows)](
+            row_starts,
+            context_lens,
+            out,
+            *self._states,
+            self._max_new,
+            self._num_splits,
+            NUM_HEADS=served.heads.num_heads,
+            HEAD_DIM=served.heads.head_dim,
+            PADDED_DIM=served.padded_dim,
+            BLOCK_N=sizes.block_n,
+            MAX_SPLITS=_MAX_SPLITS,
+            WINDOW=served.window,
+            num_warps=2,
+        )

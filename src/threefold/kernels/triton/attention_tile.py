@@ -1,4 +1,4 @@
-"""What both attention bodies do with a tile of queries: softmax over blocks of its row's context, block after block.
+"""What all attention bodies share: the heads they serve, and softmax over a row's context, block after block.
 
 Online softmax (Milakov and Gimelshein 2018) in powers of two. A tile holds tokens times the query heads that share a
 KV head, token after token, so that each key and value is read once for all of them.
@@ -9,12 +9,44 @@ KV head, token after token, so that each key and value is read once for all of t
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
+
+from threefold.kernels.kv import KVCache
+from threefold.kernels.rotary import Heads
 
 LOWEST = tl.constexpr(-1.0e30)
 """Peak of no scores at all: finite, so that differences of two peaks are numbers."""
 NO_WINDOW = tl.constexpr(0)
+MIN_M = 16
+"""Rows of the smallest product of the tensor cores."""
+
+
+class Served(NamedTuple):
+    """What launches of one attention have in common."""
+
+    heads: Heads
+    score_scale: float
+    """On scores in powers of two."""
+    window: int
+    padded_dim: int
+
+    def constants(self, kv: KVCache) -> dict[str, int]:
+        """Constants of all bodies."""
+        return {
+            "NUM_HEADS": self.heads.num_heads,
+            "NUM_KV_HEADS": self.heads.num_kv_heads,
+            "HEAD_DIM": self.heads.head_dim,
+            "PADDED_DIM": self.padded_dim,
+            "BLOCK_SIZE": kv.block_size,
+            "WINDOW": self.window,
+        }
+
+    def few_m(self, num_tokens: int) -> int:
+        """Rows of a tile of so many tokens of a row."""
+        return max(MIN_M, int(triton.next_power_of_2(num_tokens * self.heads.group)))
 
 
 @triton.jit
@@ -37,6 +69,7 @@ def fold_context(
     BLOCK_SIZE: tl.constexpr,
     BLOCK_N: tl.constexpr,
     WINDOW: tl.constexpr,
+    STAGES: tl.constexpr,
     IS_MASKED: tl.constexpr,
 ):
     """Fold the context's tokens begin .. end into (acc, peak, total); keys_ptr, values_ptr stand at the KV head.
@@ -51,7 +84,7 @@ def fold_context(
     # ahead of the products. Beyond the table's end lies no id; block 0 is there and finite.
     places = begin + tl.arange(0, BLOCK_N)
     blocks = tl.load(table_ptr + places // BLOCK_SIZE, mask=places < context, other=0)
-    for _ in tl.range(begin, end, BLOCK_N):
+    for _ in tl.range(begin, end, BLOCK_N, num_stages=STAGES):
         offsets = blocks.to(tl.int64) * (NUM_KV_HEADS * BLOCK_SIZE * HEAD_DIM) + (places % BLOCK_SIZE) * HEAD_DIM
         offsets = offsets[:, None] + channels[None, :]
         if HEAD_DIM == PADDED_DIM:

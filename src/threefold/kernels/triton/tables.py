@@ -48,11 +48,20 @@ _DECODE = {  # (padded head width, bytes of a number of the cache)
     (128, 1): DecodeSizes(64, 4, 4, 1056),
     (128, 2): DecodeSizes(64, 4, 3, 528),
 }
+_DECODE_NARROW = {  # in tiles of 16 rows: up to so many rows times KV heads
+    (128, 2): ((64, DecodeSizes(128, 4, 2, 528)), (264, DecodeSizes(64, 4, 3, 528)), (528, DecodeSizes(64, 4, 2, 528))),
+}
 _PROMPT = {
     (64, 1): PromptSizes(128, 64, 8, 3),
     (64, 2): PromptSizes(128, 64, 8, 3),
     (128, 1): PromptSizes(128, 64, 8, 3),
     (128, 2): PromptSizes(64, 64, 4, 2),
+}
+_MIXED = {  # rows of few tokens and prompts in one launch: the latter's number of warps is that of both
+    (64, 1): (DecodeSizes(64, 4, 4, 264), PromptSizes(64, 64, 4, 3)),
+    (64, 2): (DecodeSizes(64, 4, 4, 264), PromptSizes(64, 64, 4, 3)),
+    (128, 1): (DecodeSizes(64, 4, 4, 264), PromptSizes(64, 64, 4, 3)),
+    (128, 2): (DecodeSizes(64, 4, 3, 264), PromptSizes(64, 32, 4, 3)),
 }
 _WIDE_DECODE = DecodeSizes(32, 4, 2, 1056)  # wide heads and float32: what fits into shared memory
 _WIDE_PROMPT = PromptSizes(64, 32, 4, 2)
@@ -65,14 +74,30 @@ _LONG = 8192
 _ONE_TILE = 8
 
 
-def decode_sizes(padded_width: int, kv_bytes: int) -> DecodeSizes:
-    """Sizes for heads of this padded width over a cache of kv_bytes a number."""
-    return _DECODE.get((max(padded_width, _NARROW), kv_bytes), _WIDE_DECODE)
+def decode_sizes(padded_width: int, kv_bytes: int, num_contexts: int, *, is_narrow: bool) -> DecodeSizes:
+    """Sizes for heads of this padded width over a cache of kv_bytes a number.
+
+    Args:
+        padded_width: of a head.
+        kv_bytes: of a number.
+        num_contexts: rows times KV heads.
+        is_narrow: a row's tokens and the heads that share a KV head come to a tile of 16 rows at most.
+    """
+    key = max(padded_width, _NARROW), kv_bytes
+    for most, sizes in _DECODE_NARROW.get(key, ()) if is_narrow else ():
+        if num_contexts <= most:
+            return sizes
+    return _DECODE.get(key, _WIDE_DECODE)
 
 
 def prompt_sizes(padded_width: int, kv_bytes: int) -> PromptSizes:
     """Sizes for heads of this padded width over a cache of kv_bytes a number."""
     return _PROMPT.get((max(padded_width, _NARROW), kv_bytes), _WIDE_PROMPT)
+
+
+def mixed_sizes(padded_width: int, kv_bytes: int) -> tuple[DecodeSizes, PromptSizes]:
+    """Sizes for rows of few tokens and for prompts beside them."""
+    return _MIXED.get((max(padded_width, _NARROW), kv_bytes), (_WIDE_DECODE, _WIDE_PROMPT))
 
 
 def product_sizes(num_outputs: int, num_inputs: int, num_tokens: int, *, is_gated: bool) -> ProductSizes:
