@@ -123,11 +123,17 @@ def test_sizes_fill_the_card_and_end_where_dequantising_pays() -> None:
 
 def test_wide_tiles_between_few_tokens_and_many() -> None:
     sizes = [
-        int4_sizes(num, 4096, 48, is_gated=False, can_be_wide=True)
+        int4_sizes(num, 24576, 16, is_gated=True, can_be_wide=True)
         for num in (1, MIN_WIDE_TOKENS, MAX_WIDE_TOKENS, 8192)
     ]
 
     assert [type(each) for each in sizes] == [FewSizes, WideSizes, WideSizes, type(None)]
+
+
+def test_a_weight_whose_wide_tiles_leave_much_of_the_card_idle_is_dequantised_first_for_many_tokens() -> None:
+    """192 tiles of 256 rows and 128 tokens take 132 multiprocessors two rounds, the second of which is half empty."""
+    assert isinstance(int4_sizes(256, 6144, 16, is_gated=False, can_be_wide=True), WideSizes)
+    assert int4_sizes(1024, 6144, 16, is_gated=False, can_be_wide=True) is None
 
 
 @pytest.mark.parametrize("is_gated", [False, True])

@@ -17,7 +17,7 @@ from threefold.kernels.triton.int4_results import store_tile, tile_rows
 from threefold.kernels.triton.int4_values import spread
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["num_tokens"])
 def few_rows(x_ptr, units_ptr, scale_zeros_ptr, bias_ptr, out_ptr, num_tokens, NUM_OUTPUTS: tl.constexpr,
              NUM_INPUTS: tl.constexpr, NUM_CHUNKS: tl.constexpr, UNITS: tl.constexpr, GROUP: tl.constexpr,
              HAS_BIAS: tl.constexpr, IS_GATED: tl.constexpr, SPLITS: tl.constexpr, BLOCK_M: tl.constexpr,

@@ -61,7 +61,7 @@ def store_tile(acc, index, tokens, is_token, bias_ptr, out_ptr, num_tokens, spli
         tl.store(out_ptr + tokens[None, :] * NUM_OUTPUTS + outputs[:, None], acc.to(dtype), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["num_tokens"])
 def _add_splits(parts_ptr, bias_ptr, out_ptr, num_tokens, NUM_OUTPUTS: tl.constexpr, HAS_BIAS: tl.constexpr,
                 IS_GATED: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """Program: BLOCK results of one token, from the sums of all splits."""

@@ -12,6 +12,7 @@ from threefold.kernels.triton.int4_wide_tables import (
     MIN_WIDE_TOKENS,
     NUM_MULTIPROCESSORS,
     WideSizes,
+    likely_us,
     likely_wide,
 )
 
@@ -45,6 +46,9 @@ class Int4Sizes(NamedTuple):
 MAX_TILED_TOKENS = 640
 """Up to here weights are dequantised in registers; beyond it into a buffer that torch multiplies with."""
 
+MIN_DEQUANTISED_TOKENS = 1024
+"""From here on it is reckoned whether dequantising first is faster than kernels/triton/int4_wide.py."""
+
 PIECE_BYTES = 256 << 20
 """Of that buffer, at most. Pieces that fit into the card's cache lose more at the ends of products than they save."""
 
@@ -55,6 +59,10 @@ _MOST_SPLITS = 8
 _SUMS_CHUNKS, _ADDING_CHUNKS = 0.028, 0.8
 """What splits cost, in the time that a tile of 128 rows and 256 tokens takes for one chunk of inputs: to write and read
 a tile's sums once, and to launch what adds them."""
+_WIDE_CHUNK = 256
+"""Inputs of a chunk, as nearly all weights have them."""
+_BEGIN_US, _DEQUANTISE_US, _PRODUCT_US, _GATED_PRODUCT_US = 2.0, 0.65e-6, 1 / 388e6, 1 / 355e6
+"""To begin both kernels; to dequantise a weight; torch's product, of a weight and a token."""
 _MANY_ROWS = 8192
 _FEW = (  # (most tokens, sizes), in order; weights of fewer than _MANY_ROWS
     (8, FewSizes(8, 32, 4, 3)),
@@ -89,7 +97,12 @@ def int4_sizes(
     if num_tokens <= MAX_FEW_TOKENS:
         return next(sizes for most, sizes in few if num_tokens <= most)
     if can_be_wide and MIN_WIDE_TOKENS <= num_tokens <= MAX_WIDE_TOKENS:
-        return likely_wide(num_tokens, num_rows, num_chunks, is_gated=is_gated)[0]
+        wide = likely_wide(num_tokens, num_rows, num_chunks, is_gated=is_gated)[0]
+        other_us = dequantised_us(num_tokens, num_rows, num_chunks, is_gated=is_gated)
+        is_slower = (
+            num_tokens >= MIN_DEQUANTISED_TOKENS and likely_us(wide, num_tokens, num_rows, num_chunks) > other_us
+        )
+        return None if is_slower else wide
     cut = next((sizes for most, sizes in _TILES if num_tokens <= most), None)
     if cut is None:
         return None
@@ -98,6 +111,13 @@ def int4_sizes(
         splits = min(_MEMORY_BOUND_PROGRAMS // tiles, _MEMORY_BOUND_SPLITS, num_chunks)
         return cut._replace(num_splits=max(splits, 1))
     return cut._replace(num_splits=likely_splits(tiles, num_chunks)[0])
+
+
+def dequantised_us(num_tokens: int, num_rows: int, num_chunks: int, *, is_gated: bool) -> float:
+    """The time that a product of many tokens takes whose weight is dequantised first."""
+    num_weights = num_rows * num_chunks * _WIDE_CHUNK
+    product_us = _GATED_PRODUCT_US if is_gated else _PRODUCT_US
+    return _BEGIN_US + num_weights * (_DEQUANTISE_US + num_tokens * product_us)
 
 
 def likely_splits(num_tiles: int, num_chunks: int) -> list[int]:
