@@ -66,6 +66,9 @@ class StepPlan:
     """Request ids whose lent blocks are needed by others: a drafter forgets what it kept in them, right after that."""
     lent: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """Blocks that a drafter may keep its own KV in until they are recalled or the row leaves, by request id."""
+    goes_on: bool = False
+    """The rows are those of the step launched before, all of which choose a token and had no drafts, and each is fed
+    just that token: what the worker made of that plan it need not make anew."""
 
     @property
     def num_tokens(self) -> int:

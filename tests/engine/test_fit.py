@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from threefold.engine.fit import launch_bound_tokens
-from threefold.models.spec import ModelSpec
+from threefold.bench.dummy import write_dummy
+from threefold.config import EngineConfig, ModelConfig, SchedulerConfig
+from threefold.engine.fit import StepFacts, graph_limits, measure_step_facts, memory_facts
+from threefold.engine.opened import Opened, open_engine
+from threefold.models.decoder import Decoder
 
-QWEN3_8B = ModelSpec("Qwen3ForCausalLM", 151_936, 4096, 36, 32, 8, 128, 12_288, 40_960, has_tied_head=False)
-SMOLLM2 = ModelSpec("LlamaForCausalLM", 49_152, 576, 30, 9, 3, 64, 1536, 8192, has_tied_head=True)
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Opened:
+    model = ModelConfig(str(write_dummy("small-draft", tmp_path)), load_format="dummy", max_model_len=128)
+    scheduler = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=512)
+    return open_engine(EngineConfig(model=model, scheduler=scheduler))
 
 
-@pytest.mark.parametrize(("spec", "low", "high"), [(QWEN3_8B, 256, 320), (SMOLLM2, 8192, 20_000)])
-def test_small_models_are_bound_by_launching_up_to_longer_prompts(spec: ModelSpec, low: int, high: int) -> None:
-    assert low <= launch_bound_tokens(spec) < high
+@pytest.mark.parametrize(("measured", "most"), [(100, 64), (2048, 512)])
+def test_prompts_have_graphs_as_far_as_launching_takes_long_and_steps_may_be(
+    opened: Opened, measured: int, most: int
+) -> None:
+    assert graph_limits(opened, opened.spec, 4, 128, measured).prompt_sizes[-1] == most
+
+
+def test_a_cpu_has_a_peak_and_no_graphs(opened: Opened) -> None:
+    decoder = Decoder(opened.spec, opened.dtype, opened.device.torch_device)
+    decoder.load(opened.checkpoint.tensors(opened.dtype, opened.device.torch_device))
+    steps = measure_step_facts(opened, decoder)
+    assert steps == StepFacts(steps.peak_bytes)
+    facts = memory_facts(opened, 1 << 30, steps)
+    assert (facts.peak_bytes, facts.graphs_bytes) == (steps.peak_bytes, 0)

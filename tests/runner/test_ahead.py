@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -100,7 +101,7 @@ def test_rows_that_ask_are_drafted_for_and_named_by_places(parts, rows, plan_row
 def test_drafts_by_decree_and_those_that_only_the_device_knows(parts, rows, plan_row):
     drafter, _, ahead = parts
     rows.set_draft(rows.find(6), (-9, -10))
-    launch(ahead, rows, plan_row(6, 2, 3, max_draft=2, next_draft=1), decreed=[1])
+    launch(ahead, rows, plan_row(6, 2, 3, max_draft=2, next_draft=1), decreed=np.array([1]))
     assert drafter.asked[0][6][:4] == (0, [-9, -10], 1, 1)
 
 

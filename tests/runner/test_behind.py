@@ -70,6 +70,22 @@ def parts():
     return model, target, own, behind
 
 
+@pytest.mark.parametrize("max_draft", [1, MAX_DRAFT])
+def test_each_graph_is_launched_once_when_it_is_captured_and_leaves_no_trace(max_draft):
+    model = CountingModel()
+    own, target = (DeviceRows(MAX_ROWS, 6, CPU, max_draft) for _ in range(2))
+    limits = GraphLimits(MAX_ROWS, max_draft, 24, VOCAB)
+    rounds = GraphRounds(ModelRunner(model, []), own, limits, block_size=BLOCK, max_rounds=max_draft)
+    behind = GraphBehind(rounds, target, vocab_size=30, max_draft=max_draft, make_mark=Mark)
+    for one in (rounds, behind):
+        capture = FakeCapture()
+        one.capture(capture)
+        assert capture.num_replays == capture.num_captured == len(rounds.sizes)
+    assert not any(model.fed), "padding alone"
+    assert not own.tokens[:MAX_ROWS].any()
+    assert not target.tokens.any()
+
+
 def follow(target, row, drafts=(), *, first=0, held=BY_COMPARISON, most=3, length=9, last=20, end=24):
     return Following(Running(first, list(drafts), held, most, target.draft_place(row)), row, length, last, end)
 

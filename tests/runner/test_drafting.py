@@ -47,7 +47,7 @@ def test_the_four_verbs_reach_every_drafter():
     first, second = Scripted("a"), Scripted("b")
     desk = Drafting([first, second], VOCAB)
     desk.start(1, (4, 5), "salt")
-    desk.observe(1, [6])
+    desk.observe({1: [6]})
     desk.stop(1)
     assert first.heard == second.heard == [("start", 1, [4, 5], "salt"), ("observe", 1, [6]), ("stop", 1)]
     assert desk.take_num_faults() == 0
@@ -107,9 +107,9 @@ def test_a_drafter_that_lost_track_of_a_request_is_not_asked_about_it_again(verb
     desk = Drafting([drafter], VOCAB)
     for request_id in (1, 2):
         desk.start(request_id, [1], "")
-        desk.observe(request_id, [2])
+        desk.observe({request_id: [2]})
     assert set(desk.propose({1: 1, 2: 1})) == {2}
-    desk.observe(1, [3])
+    desk.observe({1: [3]})
     assert ("observe", 1, [3]) not in drafter.heard
     desk.stop(1)
     assert drafter.heard[-1] == ("stop", 1)
@@ -144,7 +144,7 @@ def test_a_drafter_whose_word_came_true_is_preferred_to_one_that_promised_more()
     desk = Drafting([boaster, modest], VOCAB)
     assert desk.propose({1: 2})[1].drafter == "boaster"
     for _ in range(20):
-        desk.observe(1, [1, 2])
+        desk.observe({1: [1, 2]})
         chosen = desk.propose({1: 2})[1].drafter
     assert chosen == "modest"
 
@@ -154,8 +154,8 @@ def test_the_model_is_asked_where_the_others_are_likely_to_do_worse():
     model = ScriptedModel("model", {1: sure(1, survival=0.5), 2: sure(4, survival=0.5)})
     desk = Drafting([cheap], VOCAB, model)
     desk.propose({1: 3, 2: 3})
-    desk.observe(1, [1, 2, 3, 4])
-    desk.observe(2, [4, 5])
+    desk.observe({1: [1, 2, 3, 4]})
+    desk.observe({2: [4, 5]})
     model.heard.clear()
 
     assert {key: proposal.drafter for key, proposal in desk.propose({1: 3, 2: 3}).items()} == {1: "cheap", 2: "model"}
@@ -187,7 +187,7 @@ def test_a_glimpse_is_judged_by_what_came_true():
     desk = Drafting([Scripted(drafts={1: sure(1, 2, 3, 4)})], VOCAB)
     for _ in range(100):
         desk.glimpse([1])
-        desk.observe(1, [9, 9, 9, 9])
+        desk.observe({1: [9, 9, 9, 9]})
     assert desk.glimpse([1])[1] < 0.1
 
 

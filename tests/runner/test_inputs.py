@@ -33,10 +33,10 @@ def test_chunks_drafts_and_single_tokens_are_one_case(three_rows, plan_row):
     assert batch.row_ids.tolist() == [three_rows.find(request_id) for request_id in (5, 6, 8)]
     assert batch.logit_tokens.tolist() == [4, 5, 6, 7]
     assert (batch.max_new, batch.max_context) == (4, 7)
-    assert inputs.places == [1, 2]
-    assert inputs.wanted.first == [0, 3]
+    assert inputs.places.tolist() == [1, 2]
+    assert inputs.wanted.first.tolist() == [0, 3]
     assert inputs.wanted.drafts == [[5, 6], []]
-    assert inputs.wanted.num_output == [1, 0]
+    assert inputs.wanted.num_output.tolist() == [1, 0]
     assert inputs.prompts == []
 
 
@@ -57,7 +57,7 @@ def test_a_token_that_a_step_in_flight_will_choose_is_named_by_its_row(three_row
     inputs = build_inputs(StepPlan([plan_row(8, 4, 1), plan_row(6, 4, 1)]), three_rows)
     assert inputs.arrays.token_ids.tolist() == [25, -1 - row]
     assert inputs.arrays.has_unknown
-    assert inputs.wanted.num_output == [0, 2], "the one to come is counted"
+    assert inputs.wanted.num_output.tolist() == [0, 2], "the one to come is counted"
 
 
 def test_rows_with_drafts_keep_no_last_token(three_rows, plan_row):
@@ -88,7 +88,7 @@ def test_more_drafts_than_are_at_hand_are_an_error_of_ours(three_rows, plan_row)
 
 def test_nobody_wants_a_token(three_rows, plan_row):
     inputs = build_inputs(StepPlan([plan_row(5, 0, 3, wants=False)]), three_rows)
-    assert inputs.places == []
+    assert inputs.places.tolist() == []
     assert inputs.num_wanted == 0
     assert inputs.arrays.logit_tokens.tolist() == []
 
@@ -119,3 +119,26 @@ def test_a_prompt_computed_again_after_preemption_is_not_reported_again(rows, ne
     row = rows.add(new_row(1, (1, 2, 3, 4, 5), num_prompt=3, prompt_logprobs=0))
     rows.grow(row, (0, 1))
     assert build_inputs(StepPlan([plan_row(1, 0, 5)]), rows).prompts == []
+
+
+def test_a_plan_that_goes_on_is_told_from_the_step_before(rows, new_row, plan_row):
+    for request_id, blocks in ((5, (3, 1)), (6, (0, 2))):
+        rows.grow(rows.add(new_row(request_id, (1, 2, 3))), blocks)
+    before = build_inputs(StepPlan([plan_row(6, 0, 3), plan_row(5, 1, 2)]), rows)
+    plans = [plan_row(6, 3, 1), plan_row(5, 3, 1)]
+    for _ in range(3):
+        expected = build_inputs(StepPlan(plans), rows)
+        inputs = build_inputs(StepPlan(plans, goes_on=True), rows, before)
+        for name in ("token_ids", "positions", "slots", "row_ids", "row_starts", "context_lens", "logit_tokens"):
+            assert getattr(inputs.arrays, name).tolist() == getattr(expected.arrays, name).tolist(), name
+        assert (inputs.arrays.max_new, inputs.arrays.max_context) == (1, expected.arrays.max_context)
+        assert inputs.wanted.num_output.tolist() == expected.wanted.num_output.tolist()
+        before = inputs
+        plans = [plan._replace(num_computed=plan.num_computed + 1) for plan in plans]
+    assert build_inputs(StepPlan(plans), rows, before).arrays.positions.tolist() == [6, 6], "one that does not is not"
+
+
+def test_tokens_beyond_a_rows_end_are_an_error_of_ours(rows, new_row, plan_row):
+    rows.add(new_row(1))
+    with pytest.raises(RuntimeError, match="beyond the end"):
+        build_inputs(StepPlan([plan_row(1, 40, 5)]), rows)

@@ -8,7 +8,12 @@ import torch
 from threefold.errors import MemoryPlanError
 from threefold.runner.calibrate import CalibrationLimits
 from threefold.runner.device import CpuDevice
-from threefold.runner.peak import TRIAL_POSITIONS, measure_forward_peak, measure_position_bytes
+from threefold.runner.peak import (
+    TRIAL_POSITIONS,
+    measure_forward_peak,
+    measure_launch_bound_tokens,
+    measure_position_bytes,
+)
 
 LIMITS = CalibrationLimits(num_blocks=8, block_size=4, max_num_seqs=4, max_num_batched_tokens=90, max_model_len=20)
 
@@ -25,6 +30,17 @@ class CountingDevice(CpuDevice):
         work()
         self.num_measured += 1
         return self.peak_bytes
+
+
+class SlowDevice(CpuDevice):
+    """A card whose work takes many times what launching it takes."""
+
+    def __init__(self, times_launching):
+        super().__init__(1)
+        self.times_launching = times_launching
+
+    def time_ms(self, work):
+        return self.times_launching * super().time_ms(work)
 
 
 class FullModel:
@@ -76,3 +92,12 @@ def test_a_small_vocabulary_is_fed_no_token_that_it_lacks(model):
     measure_forward_peak(model, [], CountingDevice(7), small)
     measure_position_bytes(model, [], CountingDevice(7), small)
     assert max(int(batch.token_ids.max()) for batch in model.batches) == 63
+
+
+@pytest.mark.parametrize(("times_launching", "most"), [(1.0, 80), (8.0, 10)])
+def test_a_card_that_works_longer_than_launching_takes_is_bound_by_launching_for_fewer_tokens(
+    model, times_launching, most
+):
+    found = measure_launch_bound_tokens(model, [], SlowDevice(times_launching), LIMITS)
+    assert 0 <= found <= most
+    assert model.batches[-1].num_tokens == 80

@@ -92,3 +92,30 @@ def test_growth_names_the_entries_that_were_written(rows, new_row):
     assert block_ids == [3, 1, 2]
     assert rows.block_tables.reshape(-1)[places].tolist() == block_ids
     assert rows.take_growth() == ([], [])
+
+
+def test_runs_of_the_tokens_drawn_are_committed_as_they_lie(rows, new_row):
+    first = rows.add(new_row(0, (1, 2)))
+    second = rows.add(new_row(1, (7,), repetition_penalty=1.5))
+    rows.set_drafts(np.array([first, second]), [[5, 6], [8]])
+    assert rows.num_drafts[[first, second]].tolist() == [2, 1]
+    drawn = np.array([5, 9, 0, 8, 4])
+    rows.append_runs(np.array([second, first]), drawn, np.array([3, 0]), np.array([2, 1]), [[8, 4], [5]])
+    assert rows.token_ids[first, :3].tolist() == [1, 2, 5]
+    assert rows.token_ids[second, :3].tolist() == [7, 8, 4]
+    assert rows.lengths[[first, second]].tolist() == [3, 3]
+    assert rows.num_drafts[[first, second]].tolist() == [0, 0]
+    history = rows.sampling.transforms[second].history
+    assert [sorted(ids.tolist()) for ids, _ in history.counted([])] == [[4, 7, 8]]
+
+
+def test_rows_with_wishes_are_counted(rows, new_row):
+    rows.add(new_row(0))
+    rows.add(new_row(1, temperature=1.0))
+    rows.add(new_row(2, logprobs=1))
+    assert rows.sampling.num_wishing == 2
+    rows.drop(1)
+    rows.drop(0)
+    assert rows.sampling.num_wishing == 1
+    rows.add(new_row(3))
+    assert rows.sampling.num_wishing == 1

@@ -8,7 +8,7 @@ import torch
 from threefold.cost import CostCurve, StepShape
 from threefold.layers.batch import Batch
 from threefold.runner.calibrate import CalibrationLimits
-from threefold.runner.spot_check import is_far, slowness
+from threefold.runner.spot_check import LOOKS, is_far, slowness
 
 CURVE = CostCurve([(1, 10.0), (8, 12.0), (64, 50.0)], row_ms=0.1, kv_token_ms=0.001)
 LIMITS = CalibrationLimits(
@@ -26,6 +26,7 @@ class FormulaDevice:
         self.lonely_factor = lonely_factor or factor
         self.shapes: list[StepShape] = []
         self.num_readings = 0
+        self.slow_start_ms = 0.0
 
     def run(self, batch: Batch) -> None:
         rows = len(batch.context_lens)
@@ -37,16 +38,35 @@ class FormulaDevice:
         shape = self.shapes[-1]
         factor = self.lonely_factor if shape.num_tokens == 1 else self.factor
         disturbed = 5.0 if self.num_readings % 2 else 1.0  # every other reading is of no worth
-        return CURVE.forward_ms(shape) * factor * disturbed
+        ms = CURVE.forward_ms(shape) * factor * (disturbed if self.slow_start_ms <= 0 else 6.0)
+        self.slow_start_ms -= ms
+        return ms
 
 
 @pytest.mark.parametrize(("factor", "is_other"), [(1.0, False), (1.4, False), (0.7, False), (1.6, True), (0.5, True)])
 def test_another_pace_is_seen(factor: float, is_other: bool) -> None:
     device = FormulaDevice(factor)
-    ratio = slowness(CURVE, device.run, device, LIMITS)  # type: ignore[arg-type]
+    ratio = slowness(CURVE, device.run, device, LIMITS, lambda _: None)  # type: ignore[arg-type]
     assert ratio == pytest.approx(factor)
     assert is_far(ratio) == is_other
     assert {shape[:2] for shape in device.shapes} == {(1, 1), (8, 1), (16, 16)}
+
+
+def test_what_slows_steps_for_a_moment_is_not_the_machine() -> None:
+    device, pauses = FormulaDevice(1.0), []
+    device.slow_start_ms = 1200.0  # some of the first look is quick already
+
+    ratio = slowness(CURVE, device.run, device, LIMITS, pauses.append)  # type: ignore[arg-type]
+    assert ratio == pytest.approx(1.0)
+    assert len(pauses) == 1
+
+
+def test_a_machine_that_is_slow_is_looked_at_several_times_and_a_quicker_one_once() -> None:
+    for factor, num_pauses in ((2.0, LOOKS - 1), (0.5, 0)):
+        device, pauses = FormulaDevice(factor), []
+        ratio = slowness(CURVE, device.run, device, LIMITS, pauses.append)  # type: ignore[arg-type]
+        assert ratio == pytest.approx(factor)
+        assert len(pauses) == num_pauses
 
 
 def test_one_shape_that_is_off_says_nothing() -> None:

@@ -49,7 +49,7 @@ def test_every_part_is_aligned_alike_whatever_the_shape(sizes):
     views = Staging(128, 16, CPU).views(shape)
     start = views.wide.data_ptr()
     assert all((part.data_ptr() - start) % 16 == 0 for part in views[1:])
-    longs = views.longs()
+    longs = views.longs(views.wide.long())
     assert all((part.data_ptr() - longs[0].data_ptr()) % 16 == 0 for part in longs)
 
 
@@ -81,6 +81,19 @@ def test_more_growth_than_there_is_room_goes_up_by_itself(arrays):
     grown = []
     staging.put(arrays, StagedShape(6, 2, 2), lambda places, block_ids: grown.append((places, block_ids)))
     assert [tensor.tolist() for tensor in grown[0]] == [list(range(num))] * 2
+
+
+@pytest.mark.parametrize("num_grown", [0, 1, 5, 16])
+def test_what_rows_were_given_goes_up_with_the_step(arrays, num_grown):
+    staging, device_rows = Staging(16, 4, CPU), DeviceRows(4, 16, CPU)
+    for turn in range(4):
+        device_rows.block_tables.fill_(77)
+        places = [3 * place + turn for place in range(num_grown)]
+        arrays.growth = Growth(places, [100 * turn + place for place in places])
+        staging.put(arrays, StagedShape(6, 2, 2), device_rows.grow)
+        tables = device_rows.block_tables.view(-1)
+        assert tables[places].tolist() == arrays.growth.block_ids
+        assert (tables == 77).sum() == tables.numel() - num_grown
 
 
 def test_tokens_that_a_step_before_chose_are_put_in(device_rows):

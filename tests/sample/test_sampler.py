@@ -26,8 +26,10 @@ def sampler_for(table, *wishes):
 
 
 def wanted(*drafts, num_output=0):
-    first = np.cumsum([0, *(len(each) + 1 for each in drafts)])[:-1].tolist()
-    return Wanted(np.arange(len(drafts)), first, [num_output] * len(drafts), [list(each) for each in drafts])
+    num_drafts = np.array([len(each) for each in drafts])
+    first = np.cumsum([0, *(num_drafts + 1)])[:-1]
+    draft_ids = np.array([token_id for each in drafts for token_id in each], dtype=np.int64)
+    return Wanted(np.arange(len(drafts)), first, np.full(len(drafts), num_output), num_drafts, draft_ids)
 
 
 def random_logits(num):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from threefold.sample.verify import ExactAcceptance, SyntheticAcceptance, num_common
+from threefold.sample.verify import ExactAcceptance, SyntheticAcceptance, count_committed, num_common
 
 
 def decreed(rates, num_drafts, seeds, position):
@@ -21,6 +21,18 @@ def test_drafts_hold_up_to_the_first_that_was_not_drawn(drafts, drawn, accepted)
     assert num_common(drafts, drawn) == accepted
     num_drafts, one = np.array([len(drafts)]), np.ones(1, dtype=np.int64)
     assert ExactAcceptance().decreed(num_drafts, one.astype(np.uint64), one) is None
+
+
+def test_rows_of_any_number_of_drafts_are_counted_at_once():
+    drawn = np.array([1, 2, 3, 4, 5, 6, 9, 8])
+    values = np.ones(8, dtype=np.float32)
+    first, num_drafts, draft_ids = np.array([0, 4, 5]), np.array([3, 0, 2]), np.array([1, 2, 9, 6, 7])
+    counts, is_sound = count_committed(drawn, values, first, num_drafts, draft_ids)
+    assert counts.tolist() == [3, 1, 2]
+    assert is_sound
+    for wrong in (np.nan, np.inf, -np.inf):
+        values[7] = wrong
+        assert not count_committed(drawn, values, first, num_drafts, draft_ids)[1]
 
 
 def test_synthetic_acceptance_reaches_its_rates_whatever_is_drawn():

@@ -129,3 +129,26 @@ def test_drafts_are_asked_for_ahead_too_with_the_token_on_its_way_counted(make_b
         "of four tokens two are said by the time, one is a step's own"
     )
     assert bench.scheduler.plan_ahead(ahead) is None, "what was asked for must come first"
+
+
+def test_it_is_said_when_all_rows_go_on_and_none_came_or_left(make_bench: Callable) -> None:  # type: ignore[type-arg]
+    bench = make_bench(budget=8)
+    bench.add(3)
+    bench.add(7, max_total_tokens=9)
+    first = bench.plan()  # the second prompt's last tokens are not in it
+    assert not first.goes_on
+    second = bench.scheduler.plan_ahead(first)
+    assert not second.goes_on, "a row without a token is not fed it"
+    bench.commit(first)
+    third = bench.scheduler.plan_ahead(second)
+    assert third.goes_on
+    assert fed_of(third) == [(0, 4, 1, True), (1, 7, 1, True)]
+    bench.commit(second)
+    fourth = bench.scheduler.plan_ahead(third)
+    assert fed_of(fourth) == [(0, 5, 1, True)]
+    assert not fourth.goes_on, "one has left"
+    bench.add(2)
+    bench.commit(third)
+    fifth = bench.scheduler.plan_ahead(fourth)
+    assert fed_of(fifth) == [(0, 6, 1, True), (2, 0, 2, True)]
+    assert not fifth.goes_on, "one has come"

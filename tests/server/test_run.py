@@ -167,3 +167,23 @@ def test_a_port_in_use_is_refused_before_the_engine_starts(quiet_logging):
     with pytest.raises(ConfigError, match="--chat-template"):
         engine = EngineConfig(model=ModelConfig(chat_template="/nowhere/template.jinja"))
         run_server(engine, ServerConfig(port=0), start_client=start)
+
+
+def test_what_answers_requests_is_imported_once_the_engine_is_on_its_way():
+    program = """
+import sys
+from threefold.config import EngineConfig, ServerConfig
+from threefold.errors import ConfigError
+from threefold.server.run import run_server
+
+async def start(config):
+    print([name for name in ("fastapi", "pydantic", "jinja2", "torch", "numba") if name in sys.modules])
+    raise ConfigError("no engine")
+
+try:
+    run_server(EngineConfig(), ServerConfig(port=0), start_client=start)
+except ConfigError as error:
+    print(error)
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert found.stdout == "[]\nno engine\n"

@@ -29,14 +29,18 @@ class CardSteps:
     graphs: GraphReport
     max_wanted_beside_prompts: int
     """Tokens to draw of the steps with prompts that have a graph."""
+    max_prompt_tokens: int
+    """Of these steps, as measured."""
 
 
-def card_steps(opened: Opened, decoder: Decoder, kv: list[KVCache], plan: MemoryPlan) -> CardSteps | None:
+def card_steps(
+    opened: Opened, decoder: Decoder, kv: list[KVCache], plan: MemoryPlan, max_prompt_tokens: int
+) -> CardSteps | None:
     """A model's steps on a card, its graphs captured; None on a CPU."""
     if not opened.device.is_gpu:
         return None
     device = opened.device.torch_device
-    limits = graph_limits(opened, decoder.spec, plan.max_num_seqs, plan.max_model_len)
+    limits = graph_limits(opened, decoder.spec, plan.max_num_seqs, plan.max_model_len, max_prompt_tokens)
     max_draft = opened.config.speculation.max_draft_tokens
     path, graphs = card_path(
         ModelRunner(decoder, kv),
@@ -46,17 +50,17 @@ def card_steps(opened: Opened, decoder: Decoder, kv: list[KVCache], plan: Memory
         device=device,
         capture=CudaCapture(device),
     )
-    return CardSteps(path, graphs, min(limits.max_rows, limits.sizes[-1]))
+    return CardSteps(path, graphs, min(limits.max_rows, limits.sizes[-1]), max_prompt_tokens)
 
 
 def draft_on_card(opened: Opened, draft: LoadedDraft, plan: MemoryPlan, target: CardSteps) -> LoadedDraft:
     """The draft model with graphs of its own, among them those behind the target's steps."""
-    steps = card_steps(opened, draft.decoder, draft.kv.caches, plan)
+    steps = card_steps(opened, draft.decoder, draft.kv.caches, plan, target.max_prompt_tokens)
     assert steps is not None, "a card has graphs"
     rounds = GraphRounds(
         ModelRunner(draft.decoder, draft.kv.caches),
         steps.path.device_rows,
-        graph_limits(opened, draft.decoder.spec, plan.max_num_seqs, plan.max_model_len),
+        graph_limits(opened, draft.decoder.spec, plan.max_num_seqs, plan.max_model_len, target.max_prompt_tokens),
         block_size=draft.block_size,
         max_rounds=opened.config.speculation.max_draft_tokens,
     )

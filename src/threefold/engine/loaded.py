@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from threefold import __version__
 from threefold.cache.manager import CacheManager
 from threefold.config import SpeculationConfig
 from threefold.cost import CostCurve
@@ -23,25 +22,21 @@ from threefold.draft.suffix import SuffixDrafter
 from threefold.draft.yields import PRIOR_CHANCE, even_chance
 from threefold.engine.card import CardSteps, make_rows
 from threefold.engine.core import EngineCore
-from threefold.engine.curve_store import CurveStore
 from threefold.engine.describe import decided, describe
 from threefold.engine.draft_pair import TRIAL_TOKENS, LoadedDraft, Trial, try_out
-from threefold.engine.opened import Opened, calibration_limits
+from threefold.engine.opened import Opened
 from threefold.engine.outputs import EngineInfo
 from threefold.engine.resolve import Reason
+from threefold.engine.step_costs import StepCosts
 from threefold.layers.attention import KVCache
-from threefold.layers.batch import Batch
 from threefold.models.decoder import Decoder
 from threefold.request import Request, SamplingParams
-from threefold.runner.calibrate import CalibrationLimits, eager_step, measure_steps, warm_prompts
 from threefold.runner.drafting import Drafting
 from threefold.runner.executor import LocalExecutor
 from threefold.runner.memory import MemoryPlan
-from threefold.runner.path import BatchSteps
 from threefold.runner.proposing import MAX_GLIMPSED_ROWS
 from threefold.runner.runner import ModelRunner
 from threefold.runner.sight import Sight
-from threefold.runner.spot_check import is_far, slowness
 from threefold.runner.worker import Worker
 from threefold.sample.sampler import Sampler
 from threefold.sample.verify import Acceptance, ExactAcceptance, SyntheticAcceptance
@@ -67,15 +62,14 @@ class LoadedEngine:
     decoder: Decoder
     kv: list[KVCache]
     plan: MemoryPlan
+    step_costs: StepCosts
     card: CardSteps | None = None
     draft: LoadedDraft | None = None
     trial: Trial | None = None
-    curve_source: str = ""
-    """Why the curve that was stored gave way to one measured at this start; "" = it did not."""
 
     def cost_curve(self) -> tuple[CostCurve, str]:
         """What steps cost on this device, stored or measured now, and which of the two."""
-        return _cost_curve(self)
+        return self.step_costs.curve()
 
     def policy(self, speculation: SpeculationConfig) -> tuple[DraftPolicy, Reason]:
         """A fresh policy for a speculation config, and why it is this one."""
@@ -84,7 +78,7 @@ class LoadedEngine:
         what = f"{'+'.join(speculation.methods)}, up to {speculation.num_speculative_tokens} tokens"
         if not speculation.is_adaptive:
             return FixedDrafts(speculation.num_speculative_tokens), Reason("speculation", what, "fixed, as asked")
-        curve, source = _cost_curve(self)
+        curve, source = self.cost_curve()
         prior_chance = PRIOR_CHANCE
         if self.trial is not None and speculation.uses_draft_model:
             rates = speculation.synthetic_acceptance_rates[: self.trial.max_draft]
@@ -126,66 +120,6 @@ class LoadedEngine:
         """What the engine is; `reasons` come after those of the limits and the memory."""
         graphs = [] if self.card is None else [Reason("graphs", str(self.card.graphs), "captured now")]
         return describe(self.opened, self.plan, [*decided(self.opened, self.plan), *graphs, *reasons])
-
-
-def warm_up_card(loaded: LoadedEngine) -> None:
-    """Have a card compile what prompts of all lengths need; captured graphs have warmed up all else."""
-    if loaded.card is not None:
-        run, limits = _trial_steps(loaded)
-        warm_prompts(run, loaded.opened.device, limits)
-
-
-def check_curve(loaded: LoadedEngine) -> LoadedEngine:
-    """Measure a stored curve anew where steps take another time now: it was kept on a machine that was busy, or is."""
-    store = _curve_store(loaded)
-    curve = store.load()
-    if curve is None:
-        return loaded
-    run, limits = _trial_steps(loaded)
-    ratio = slowness(curve, run, loaded.opened.device, limits)
-    if not is_far(ratio):
-        return loaded
-    store.save(CostCurve.from_measurements(measure_steps(run, loaded.opened.device, limits)))
-    return replace(loaded, curve_source=f"step costs measured anew, steps take {ratio:.2f} times what was stored")
-
-
-def _cost_curve(loaded: LoadedEngine) -> tuple[CostCurve, str]:
-    """The stored curve of this model on this device, else a fresh one by measurement; and where it came from."""
-    store = _curve_store(loaded)
-    curve = store.load()
-    if curve is not None:
-        return curve, loaded.curve_source or f"step costs measured earlier ({store.path.name})"
-    run, limits = _trial_steps(loaded)
-    curve = CostCurve.from_measurements(measure_steps(run, loaded.opened.device, limits))
-    store.save(curve)
-    return curve, "step costs measured now"
-
-
-def _trial_steps(loaded: LoadedEngine) -> tuple[Callable[[Batch], object], CalibrationLimits]:
-    """What runs a step as the engine would, and which shapes there are."""
-    opened, plan, card = loaded.opened, loaded.plan, loaded.card
-    limits = replace(
-        calibration_limits(opened, plan.num_blocks), max_num_seqs=plan.max_num_seqs, max_model_len=plan.max_model_len
-    )
-    return eager_step(loaded.decoder, loaded.kv) if card is None else BatchSteps(card.path), limits
-
-
-def _curve_store(loaded: LoadedEngine) -> CurveStore:
-    opened, plan = loaded.opened, loaded.plan
-    return CurveStore(
-        {
-            "model": repr(opened.spec),
-            "storage": opened.checkpoint.storage,
-            "dtype": opened.limits.dtype,
-            "kv_cache_dtype": opened.limits.kv_cache_dtype,
-            "device": opened.device.name,
-            "max_num_seqs": plan.max_num_seqs,
-            "max_num_batched_tokens": opened.limits.max_num_batched_tokens,
-            "torch": torch.__version__,
-            "threefold": __version__,
-            **({} if loaded.card is None else {"graphs": opened.config.speculation.max_draft_tokens}),
-        }
-    )
 
 
 def _make_worker(loaded: LoadedEngine, speculation: SpeculationConfig) -> Worker:
@@ -266,4 +200,4 @@ def trial_reasons(loaded: LoadedEngine) -> list[Reason]:
     speculation = loaded.opened.config.speculation
     if loaded.trial is None or speculation.rejection_sample_method == "synthetic":
         return []
-    return [loaded.trial.reason(_cost_curve(loaded)[0])]
+    return [loaded.trial.reason(loaded.cost_curve()[0])]

@@ -181,22 +181,14 @@ def pack_step(deltas: list[TokenDelta]) -> StepOutput:
     accepted: list[int] = []
     others: list[TokenDelta] = []
     for delta in deltas:
-        if _is_plain(delta):
-            request_ids.append(delta.request_id)
-            token_ids.append(delta.token_ids)
-            drafted.append(delta.num_drafted)
-            accepted.append(delta.num_accepted)
+        request_id, ids, end, _, logprobs, prompt_logprobs, error, _, num_drafted, num_accepted, queue_s = delta
+        has_more = logprobs is not None or prompt_logprobs is not None or error is not None
+        if end is None and queue_s is None and not has_more:
+            request_ids.append(request_id)
+            token_ids.append(ids)
+            drafted.append(num_drafted)
+            accepted.append(num_accepted)
         else:
             others.append(delta)
     has_drafts = any(drafted)
     return StepOutput(request_ids, token_ids, drafted if has_drafts else [], accepted if has_drafts else [], others)
-
-
-def _is_plain(delta: TokenDelta) -> bool:
-    return (
-        delta.finish_reason is None
-        and delta.queue_s is None
-        and delta.logprobs is None
-        and delta.prompt_logprobs is None
-        and delta.error is None
-    )

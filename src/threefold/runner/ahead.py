@@ -18,7 +18,7 @@ from threefold.runner.drafting import Drafting, Proposal
 from threefold.runner.forward import DeviceRows
 from threefold.runner.inputs import StepInputs
 from threefold.runner.proposing import Proposing
-from threefold.runner.rows import Rows
+from threefold.runner.rows import IntArray, Rows
 from threefold.step import StepPlan
 
 
@@ -76,7 +76,7 @@ class Ahead:
         return self._num_launched
 
     def launch(
-        self, plan: StepPlan, inputs: StepInputs, decreed: list[int] | None, drawn: torch.Tensor
+        self, plan: StepPlan, inputs: StepInputs, decreed: IntArray | None, drawn: torch.Tensor
     ) -> Collection[int]:
         """Draft behind the step launched last, for rows that ask and whose tokens before it are known.
 
@@ -91,11 +91,11 @@ class Ahead:
         """
         wanted, asking = inputs.wanted, {}
         for place, row, first, drafts, num_held in zip(
-            inputs.places,
+            inputs.places.tolist(),
             wanted.rows.tolist(),
-            wanted.first,
+            wanted.first.tolist(),
             wanted.drafts,
-            decreed or [BY_COMPARISON] * len(inputs.places),
+            [BY_COMPARISON] * len(inputs.places) if decreed is None else decreed.tolist(),
             strict=True,
         ):
             request_id, num_computed, num_new, max_draft, _, _, next_draft = plan.rows[place]

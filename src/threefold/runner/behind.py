@@ -116,6 +116,7 @@ class GraphBehind:
             self._asked.zero_()
             self._fields(self._asked, size)[0] = self._rounds.device_rows.max_rows
             self._graphs[size] = capture(lambda size=size: self._work(size))  # type: ignore[misc]
+            self._graphs[size]()
         capture.end()
 
     def launch(self, rows: Sequence[Following], drawn: torch.Tensor, growth: Growth) -> Coming:

@@ -68,12 +68,19 @@ class Drafting:
         for drafter in self._drafters:
             self._follow(drafter, request_id, lambda d: d.start(request_id, token_ids, salt))
 
-    def observe(self, request_id: int, token_ids: Sequence[int]) -> None:
-        """A row committed tokens."""
-        for proposal in self._proposed.pop(request_id, ()):
-            self._trust[proposal.drafter].judge(proposal.draft, token_ids)
+    def observe(self, told: Mapping[int, Sequence[int]]) -> None:
+        """Rows committed these tokens."""
+        for request_id, token_ids in told.items() if self._proposed else ():
+            for proposal in self._proposed.pop(request_id, ()):
+                self._trust[proposal.drafter].judge(proposal.draft, token_ids)
         for drafter in self._drafters:
-            self._follow(drafter, request_id, lambda d: d.observe(request_id, token_ids))
+            for request_id, token_ids in told.items():
+                if self._lost and (drafter.name, request_id) in self._lost:
+                    continue
+                try:
+                    drafter.observe(request_id, token_ids)
+                except Exception as error:  # noqa: BLE001  a drafter's fault costs drafts, never a request
+                    self._lose(drafter, request_id, error)
 
     def stop(self, request_id: int) -> None:
         """A row left."""
@@ -102,14 +109,16 @@ class Drafting:
         Args:
             wanted: most tokens to propose, by request id.
         """
+        if len(self._drafters) == 1:
+            (drafter,) = self._drafters
+            return {key: Proposal(draft, drafter.name) for key, draft in self._ask(drafter, wanted).items()}
         best: dict[int, Proposal] = {}
         worth: dict[int, float] = {}
         for drafter in self._drafters:
             trust = self._trust[drafter.name]
             for request_id, draft in self._ask(drafter, self._hopeful(drafter, wanted, worth)).items():
                 proposal = Proposal(draft, drafter.name)
-                if len(self._drafters) > 1:
-                    self._proposed.setdefault(request_id, []).append(proposal)
+                self._proposed.setdefault(request_id, []).append(proposal)
                 tokens = trust.worth(draft)
                 if request_id not in best or tokens > worth[request_id]:
                     best[request_id], worth[request_id] = proposal, tokens
@@ -173,7 +182,9 @@ class Drafting:
             return "proposed too many tokens", f"{len(token_ids)}, {max_tokens} were wanted"
         if not (min(token_ids) >= 0 and max(token_ids) < self._vocab_size):
             return "proposed a token outside the vocabulary", f"{token_ids}, vocabulary of {self._vocab_size}"
-        if len(survival) != len(token_ids) or not all(0.0 <= share <= 1.0 for share in survival):
+        # The sum is for what is no number: only it is sure to come through there.
+        are_shares = bool(survival) and min(survival) >= 0.0 and max(survival) <= 1.0 and sum(survival) >= 0.0
+        if len(survival) != len(token_ids) or not are_shares:
             return "gave unusable survival estimates", f"{survival} for {len(token_ids)} tokens"
         return None
 
@@ -183,8 +194,11 @@ class Drafting:
         try:
             verb(drafter)
         except Exception as error:  # noqa: BLE001  a drafter's fault costs drafts, never a request
-            self._lost.add((drafter.name, request_id))
-            self.count_fault(drafter.name, "raised while following a request", repr(error))
+            self._lose(drafter, request_id, error)
+
+    def _lose(self, drafter: Drafter, request_id: int, error: Exception) -> None:
+        self._lost.add((drafter.name, request_id))
+        self.count_fault(drafter.name, "raised while following a request", repr(error))
 
     def count_fault(self, drafter: str, kind: str, detail: str) -> None:
         """A drafter did something wrong; said once of each kind."""

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from threefold.kernels.staged import unpack_step
 from threefold.layers.batch import Batch
 from threefold.runner.inputs import StepArrays
 from threefold.runner.rows import Rows
@@ -51,6 +52,7 @@ class DeviceRows:
         self._max_draft = max_draft
         self.tokens = torch.zeros(max_rows * (1 + max_draft) + 1, dtype=torch.int64, device=device)
         self.block_tables = torch.zeros(max_rows, max_blocks, dtype=torch.int32, device=device)
+        self._entries = self.block_tables.view(-1)
 
     @property
     def max_rows(self) -> int:
@@ -63,7 +65,7 @@ class DeviceRows:
 
     def grow(self, places: torch.Tensor, block_ids: torch.Tensor) -> None:
         """Write entries of the tables, counted row by row."""
-        self.block_tables.view(-1).index_copy_(0, places, block_ids)
+        self._entries.index_copy_(0, places, block_ids)
 
     def keep(self, keep_rows: torch.Tensor, tokens: torch.Tensor) -> None:
         """Note the tokens chosen for these rows, or for other places, both [n]."""
@@ -113,6 +115,7 @@ class StagedForward:
         self._staging = staging
         self._device_rows = device_rows
 
+    @torch.inference_mode()
     def run(self, arrays: StepArrays, num_wanted: int) -> Pass:
         """Launch a pass."""
         shape = StagedShape(len(arrays.token_ids), len(arrays.row_ids), len(arrays.logit_tokens))
@@ -128,14 +131,17 @@ def staged_batch(
     views: StagedViews, device_rows: DeviceRows, max_new: int, max_context: int
 ) -> tuple[Batch, torch.Tensor]:
     """The batch that lies in the staging buffer, and whose next input each of its logits is: device work only."""
-    longs = views.longs()
+    wide, tables = unpack_step(
+        views.wide, views.shape.num_tokens, views.row_ids, device_rows.tokens, device_rows.block_tables
+    )
+    longs = views.longs(wide)
     batch = Batch(
-        token_ids=device_rows.resolve(longs.token_ids),
+        token_ids=longs.token_ids,
         positions=longs.positions,
         slots=longs.slots,
         row_starts=views.row_starts,
         context_lens=views.context_lens,
-        block_tables=device_rows.block_tables.index_select(0, views.row_ids),
+        block_tables=tables,
         logit_tokens=longs.logit_tokens,
         max_new=max_new,
         max_context=max_context,

@@ -15,16 +15,17 @@ Knows nothing about plans or requests.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import torch
 
-from threefold.kernels.argmax import most_likely_on_device
+from threefold.kernels.argmax import note_most_likely
 from threefold.runner.forward import DeviceRows, Forward, Pass, staged_batch
 from threefold.runner.inputs import StepArrays
-from threefold.runner.readback import Mark, pack
+from threefold.runner.readback import Mark
 from threefold.runner.runner import ModelRunner
 from threefold.runner.staging import StagedShape, Staging
 from threefold.sample.sampler import Likely
@@ -33,12 +34,18 @@ MAX_LOGITS_BYTES = 512 * 1024**2
 """Room for logits, which bounds the number of tokens; a step with more runs without a graph."""
 GRAPH_BYTES = 4 * 1024**2
 """What a graph of some hundred kernels takes for itself."""
-_SPANS = ((1, 1, 2), (4, 4, 16), (24, 8, 64), (80, 16, 128), (160, 32, 256), (320, 64, 512), (640, 128, 2048))
+_SPANS = ((1, 1, 2), (4, 4, 16), (32, 8, 64), (80, 16, 128), (160, 32, 256), (320, 64, 512), (640, 128, 2048))
 """(first, gap, last) numbers of tokens that get a graph: close together where a step is short."""
+_PROMPT_SPANS = ((16, 16, 32), (64, 64, 384), (512, 64, 640), (768, 128, 2048))
+"""The same of steps with prompts. Products are worked off in tiles of 64 to 128 tokens: what a step has less costs as
+much. Up to 640 steps are closer together, for one prompt of 512 tokens beside a few rows is what is met most."""
 
 
 class Capture(Protocol):
-    """Records device work so that it can be launched again at once: CUDA's graphs, or a fake."""
+    """Records device work so that it can be launched again at once: CUDA's graphs, or a fake.
+
+    The first launch of a record takes the host longer than those that follow: whoever captures makes it.
+    """
 
     def __call__(self, work: Callable[[], None]) -> Callable[[], None]:
         """Run the work once to warm it up, record it, return what launches it again."""
@@ -76,8 +83,8 @@ class CudaCapture:
 
 
 def make_cuda_mark() -> Mark:
-    """A mark in the current stream."""
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    """A mark in the current stream; torch.cuda.Event would take four times as long to find that stream."""
+    return torch.Event("cuda", enable_timing=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,7 @@ class GraphLimits:
     @property
     def prompt_sizes(self) -> list[int]:
         """The numbers of tokens of steps with prompts that get a graph, ascending."""
-        return [size for size in _all_sizes() if 1 < size <= self.max_prompt_tokens]
+        return [size for size in _sizes_of(_PROMPT_SPANS) if size <= self.max_prompt_tokens]
 
     @property
     def row_sizes(self) -> list[int]:
@@ -110,12 +117,12 @@ class GraphLimits:
         such step fits in.
         """
         most_logits = max(MAX_LOGITS_BYTES // (4 * self.vocab_size), 1)
-        sizes = [size for size in _all_sizes() if size <= most_logits]
+        sizes = [size for size in _sizes_of(_SPANS) if size <= most_logits]
         return [size for i, size in enumerate(sizes) if i == 0 or sizes[i - 1] < self.max_rows * (1 + self.max_draft)]
 
 
-def _all_sizes() -> list[int]:
-    return [size for first, gap, last in _SPANS for size in range(first, last + 1, gap)]
+def _sizes_of(spans: tuple[tuple[int, int, int], ...]) -> list[int]:
+    return [size for first, gap, last in spans for size in range(first, last + 1, gap)]
 
 
 def expected_bytes(limits: GraphLimits, token_bytes: int, *, has_rounds: bool = False) -> int:
@@ -160,6 +167,7 @@ class _Left:
 
     keep_rows: torch.Tensor  # [num_logits] int64
     likely: Likely  # [num_logits]
+    passes: dict[int, Pass] = field(default_factory=dict)  # the same as steps see it, by the logits that they want
 
 
 class GraphForward:
@@ -184,6 +192,7 @@ class GraphForward:
         self._sizes, self._prompt_sizes = limits.sizes, limits.prompt_sizes
         self._graphs: dict[_Key, Callable[[], None]] = {}
         self._left: dict[_Key, _Left] = {}
+        self._shapes: dict[_Key, StagedShape] = {}
         device = device_rows.tokens.device
         self._logits = torch.empty(self._sizes[-1], limits.vocab_size, dtype=torch.float32, device=device)
 
@@ -192,21 +201,30 @@ class GraphForward:
         """Capture all graphs, the largest first, each over a step of padding that touches nothing."""
         began_s = time.perf_counter()
         for key in sorted(self._keys(), reverse=True):
-            self._staging.put_padding(self._shape(key))
+            shape = self._shapes[key] = self._shape(key)
+            self._staging.put_padding(shape)
             self._graphs[key] = capture(lambda key=key: self._work(key))  # type: ignore[misc]
+            self._graphs[key]()
         num_bytes = capture.end()
-        return GraphReport(len(self._graphs), self._sizes[-1], time.perf_counter() - began_s, num_bytes)
+        most_tokens = max(key.num_tokens for key in self._graphs)
+        return GraphReport(len(self._graphs), most_tokens, time.perf_counter() - began_s, num_bytes)
 
     def run(self, arrays: StepArrays, num_wanted: int) -> Pass:
         """Launch a pass."""
         key = self._key(arrays)
-        shape = self._shape(key)
-        num_logits = len(arrays.logit_tokens)
-        if key not in self._graphs or num_wanted < num_logits or num_logits > shape.num_logits:
+        replay, num_logits = self._graphs.get(key), len(arrays.logit_tokens)
+        if replay is None or num_wanted < num_logits or num_logits > (shape := self._shapes[key]).num_logits:
             return self._eager.run(arrays, num_wanted)
         self._staging.put(arrays, shape, self._device_rows.grow)
-        self._graphs[key]()
+        replay()
         left = self._left[key]
+        found = left.passes.get(num_wanted)
+        if found is None:
+            found = left.passes[num_wanted] = self._pass(left, num_wanted)
+        return found
+
+    def _pass(self, left: _Left, num_wanted: int) -> Pass:
+        """What a graph leaves, as far as it is wanted."""
         tokens, values, packed = left.likely
         logits = self._logits[:num_wanted] if num_wanted else None
         likely = Likely(tokens[:num_wanted], values[:num_wanted], packed)
@@ -239,10 +257,10 @@ class GraphForward:
         batch, keep_rows = staged_batch(views, self._device_rows, key.max_new, self._limits.max_context)
         hidden = self._runner.forward(batch)
         logits = self._runner.logits(hidden, self._logits[: shape.num_logits])
-        likely = Likely(*most_likely_on_device(logits))
-        self._device_rows.keep(keep_rows, likely.tokens)
-        self._left[key] = _Left(keep_rows, likely._replace(packed=pack(likely)))
+        likely = Likely(*note_most_likely(logits, keep_rows, self._device_rows.tokens))
+        self._left[key] = _Left(keep_rows, likely)
 
 
 def _padded(num_tokens: int, sizes: list[int]) -> int:
-    return next((size for size in sizes if size >= num_tokens), num_tokens)
+    place = bisect_left(sizes, num_tokens)
+    return sizes[place] if place < len(sizes) else num_tokens

@@ -29,7 +29,7 @@ def allocate_pool(
     """
     try:
         return allocate_kv(spec, num_blocks, block_size, dtype, device)
-    except RuntimeError as error:  # torch's out-of-memory errors are RuntimeErrors on every device
+    except (RuntimeError, OSError) as error:  # a card's and the system's
         size = num_blocks * block_bytes(spec, block_size, dtype) / GIB
         raise MemoryPlanError(
             f"the KV cache of {num_blocks} blocks ({size:.1f} GiB) could not be allocated; something else took the "

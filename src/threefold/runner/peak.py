@@ -1,7 +1,11 @@
-"""Measures what the largest step holds beside weights and KV. Knows nothing about what the figures are used for."""
+"""Measures what the largest step holds beside weights and KV, and up to which size a step waits for the host.
+
+Knows nothing about what the figures are used for.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -9,6 +13,7 @@ import torch
 
 from threefold.errors import MemoryPlanError
 from threefold.layers.attention import KVCache
+from threefold.layers.batch import Batch
 from threefold.runner.calibrate import CalibrationLimits, made_up_batch
 from threefold.runner.device import Device
 from threefold.runner.runner import Model
@@ -20,6 +25,8 @@ from threefold.sample.sampler import most_likely
 TRIAL_POSITIONS = 64
 """Positions that a trial of the sampler is made with; what it holds grows in proportion to them."""
 TRIAL_TOP = 20
+NUM_LAUNCHES = 2
+"""Of which the quicker counts."""
 
 
 @torch.inference_mode()
@@ -35,15 +42,41 @@ def measure_forward_peak(model: Model, kv: list[KVCache], device: Device, limits
     Raises:
         MemoryPlanError: there is no memory for such a step.
     """
-    num_new = min(limits.max_num_batched_tokens, limits.max_model_len, limits.num_blocks * limits.block_size)
-    num_rows = max(1, limits.max_num_batched_tokens // num_new)
     # The first pass of a process also compiles bodies and fills pools, which is no part of a step.
     model.forward(made_up_batch(1, 1, 1, limits, device.torch_device), kv)
 
     def largest_step() -> None:
-        model.forward(made_up_batch(num_rows, num_new, num_new, limits, device.torch_device), kv)
+        model.forward(_largest_batch(limits, device), kv)
 
     return _peak(largest_step, device, f"a step of {limits.max_num_batched_tokens} tokens")
+
+
+@torch.inference_mode()
+def measure_launch_bound_tokens(model: Model, kv: list[KVCache], device: Device, limits: CalibrationLimits) -> int:
+    """Tokens of a prompt that a card computes in the time that the host takes to launch its kernels one by one.
+
+    Args:
+        model: loaded, its largest step run before.
+        kv: as above.
+        device: a card.
+        limits: the largest step, whose tokens take a card least each.
+    """
+    batch = _largest_batch(limits, device)
+    launch_s: list[float] = []
+
+    def largest_step() -> None:
+        began_s = time.perf_counter()
+        model.forward(batch, kv)
+        launch_s.append(time.perf_counter() - began_s)
+
+    work_ms = min(device.time_ms(largest_step) for _ in range(NUM_LAUNCHES))
+    return int(batch.num_tokens * min(launch_s) * 1e3 / work_ms)
+
+
+def _largest_batch(limits: CalibrationLimits, device: Device) -> Batch:
+    num_new = min(limits.max_num_batched_tokens, limits.max_model_len, limits.num_blocks * limits.block_size)
+    num_rows = max(1, limits.max_num_batched_tokens // num_new)
+    return made_up_batch(num_rows, num_new, num_new, limits, device.torch_device)
 
 
 @torch.inference_mode()

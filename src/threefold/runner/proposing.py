@@ -43,11 +43,13 @@ class Proposing:
         """Catch the drafters up with rows."""
         if not self._drafting.has_drafters:
             return
+        told = {}
         for request_id in request_ids:
             token_ids = self._rows.since(request_id, self._num_told[request_id])
             if token_ids:
                 self._num_told[request_id] += len(token_ids)
-                self._drafting.observe(request_id, token_ids)
+                told[request_id] = token_ids
+        self._drafting.observe(told)
 
     def glimpse(self, request_ids: list[int]) -> dict[int, float]:
         """What rows that were not asked could have had."""
@@ -60,7 +62,10 @@ class Proposing:
             return {}
         self.tell(wanted)
         proposals = self._drafting.propose(wanted)
-        if proposals:
+        if len(proposals) == 1:
+            ((request_id, proposal),) = proposals.items()
+            self._rows.set_draft(self._rows.find(request_id), proposal.draft.token_ids)
+        elif proposals:
             drafts = [proposal.draft.token_ids for proposal in proposals.values()]
             self._rows.set_drafts(self._rows.find_all(proposals), drafts)
         return proposals

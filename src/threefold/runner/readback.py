@@ -23,7 +23,7 @@ class Arrived(NamedTuple):
     tokens: npt.NDArray[np.int64]
     """[num_positions]."""
     values: npt.NDArray[np.float32]
-    """[num_positions] largest logits."""
+    """[num_positions] largest logits; valid until two more steps are launched."""
     forward_ms: float
     """From the step's first operation to its last token."""
     idle_ms: float
@@ -106,6 +106,7 @@ class StreamReadback:
     def __init__(self, max_positions: int, device: torch.device, make_mark: Callable[[], Mark]) -> None:
         is_pinned = device.type != "cpu"
         self._buffers = [torch.empty(2 * max_positions, dtype=torch.int32, pin_memory=is_pinned) for _ in range(2)]
+        self._rooms: dict[tuple[int, int], _Room] = {}
         # Beginning, end, and end of what stands behind: of two steps in flight and the one before.
         self._marks = [(make_mark(), make_mark(), make_mark()) for _ in range(3)]
         self._has_behind = False
@@ -123,24 +124,41 @@ class StreamReadback:
             _, end_before, behind = self._marks[(self._turn - 1) % 3]
             before = end_before, behind if self._has_behind else end_before
         self._has_behind = False
-        room = 0
-        buffer = self._buffers[self._turn % 2]
-        if likely is not None:
+        if likely is None:
+            room = self._room(0)
+        else:
             packed = likely.packed if likely.packed is not None else pack(likely)
-            room = packed.shape[1]
-            buffer[: 2 * room].copy_(packed.view(-1), non_blocking=True)
+            room = self._room(packed.shape[1])
+            room.packed.copy_(packed, non_blocking=True)
         end.record()
         self._turn += 1
-        return _Queued(buffer.numpy()[: 2 * room], num_positions, begin, end, before)
+        return _Queued(room, num_positions, begin, end, before)
 
     def end_behind(self) -> None:
         """Mark it."""
         self._marks[(self._turn - 1) % 3][2].record()
         self._has_behind = True
 
+    def _room(self, num_positions: int) -> _Room:
+        key = self._turn % 2, num_positions
+        room = self._rooms.get(key)
+        if room is None:
+            packed = self._buffers[key[0]][: 2 * num_positions].view(2, num_positions)
+            tokens, values = packed.numpy()
+            room = self._rooms[key] = _Room(packed, tokens, values.view(np.float32))
+        return room
+
+
+class _Room(NamedTuple):
+    """Where so many positions are put in one of the buffers."""
+
+    packed: torch.Tensor  # [2, num_positions] int32
+    tokens: npt.NDArray[np.int32]
+    values: npt.NDArray[np.float32]
+
 
 class _Queued(NamedTuple):
-    buffer: npt.NDArray[np.int32]
+    room: _Room
     num_positions: int
     begin: Mark
     end: Mark
@@ -148,14 +166,15 @@ class _Queued(NamedTuple):
 
     def wait(self) -> Arrived:
         self.end.synchronize()
-        tokens, values = self.buffer.reshape(2, -1)[:, : self.num_positions]
+        num = self.num_positions
+        tokens, values = self.room.tokens[:num].astype(np.int64), self.room.values[:num]
         idle_ms = behind_ms = 0.0
         if self.before is not None:
             ended, rested = self.before
             idle_ms = max(rested.elapsed_time(self.begin), 0.0)
             behind_ms = 0.0 if rested is ended else ended.elapsed_time(rested)
         forward_ms = self.begin.elapsed_time(self.end)
-        return Arrived(tokens.astype(np.int64), values.view(np.float32).copy(), forward_ms, idle_ms, behind_ms)
+        return Arrived(tokens, values, forward_ms, idle_ms, behind_ms)
 
 
 def pack(likely: Likely) -> torch.Tensor:

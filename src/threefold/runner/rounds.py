@@ -92,10 +92,15 @@ class GraphRounds:
     def capture(self, capture: Capture) -> None:
         """Capture a graph for each number of rows, each over padding."""
         for size in reversed(self.sizes):
-            self._state.zero_()
-            self._state[0] = self.device_rows.max_rows
+            self._stand_on_padding()
             self._graphs[size] = capture(lambda size=size: self._work(size))  # type: ignore[misc]
+            self._stand_on_padding()
+            self.replay(size, 1)
         capture.end()
+
+    def _stand_on_padding(self) -> None:
+        self._state.zero_()
+        self._state[0] = self.device_rows.max_rows
 
     def size_for(self, num_rows: int) -> int:
         """The graphs that so many rows fit in."""

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from threefold.request import SamplingParams
+from threefold.runner.loops import append_runs, prepare, put_runs
 from threefold.sample.table import SamplingTable
 from threefold.step import NewRow
 
@@ -64,6 +65,7 @@ class Rows:
         self.num_drops = 0
         self._grown = Growth([], [])
         self._free = list(range(max_rows - 1, -1, -1))
+        prepare()
 
     def __contains__(self, request_id: int) -> bool:
         return request_id in self.row_of
@@ -105,11 +107,14 @@ class Rows:
 
     def grow(self, row: int, blocks: Sequence[int]) -> None:
         """Append blocks to a row's table."""
-        start = int(self.num_blocks[row])
-        self.block_tables[row, start : start + len(blocks)] = blocks
-        self.num_blocks[row] = start + len(blocks)
+        start, num = int(self.num_blocks[row]), len(blocks)
+        if num == 1:  # many times as fast, and what happens while tokens come one by one
+            self.block_tables[row, start] = blocks[0]
+        else:
+            self.block_tables[row, start : start + num] = blocks
+        self.num_blocks[row] = start + num
         first = row * self.block_tables.shape[1] + start
-        self._grown.places.extend(range(first, first + len(blocks)))
+        self._grown.places.extend(range(first, first + num))
         self._grown.block_ids.extend(blocks)
 
     def take_growth(self) -> Growth:
@@ -124,23 +129,35 @@ class Rows:
         self.num_drafts[rows] = 0
         self.sampling.observe_one(rows, token_ids)
 
+    def append_runs(
+        self,
+        rows: IntArray,
+        drawn: IntArray,
+        first: IntArray,
+        counts: IntArray,
+        token_ids: Sequence[Sequence[int]],
+    ) -> None:
+        """Commit runs of the tokens drawn to these rows; drafts at hand are used up.
+
+        Args:
+            rows: [num_rows].
+            drawn: [num_positions] tokens.
+            first: [num_rows] where each row's run begins.
+            counts: [num_rows] how long it is.
+            token_ids: the same tokens, row by row.
+        """
+        append_runs(self.token_ids, self.lengths, self.num_drafts, rows, drawn, first, counts)
+        self.sampling.observe_many(rows, token_ids)
+
     def append_many(self, rows: IntArray, token_ids: Sequence[Sequence[int]]) -> None:
         """Commit tokens of several rows; drafts at hand are used up."""
-        counts = self._write(rows, token_ids)
-        self.lengths[rows] += counts
-        self.num_drafts[rows] = 0
-        self.sampling.observe_many(rows, token_ids)
+        self.append_runs(rows, *_one_behind_another(token_ids), token_ids)
 
     def set_drafts(self, rows: IntArray, token_ids: Sequence[Sequence[int]]) -> None:
         """Keep drafts of several rows for the next step."""
-        self.num_drafts[rows] = self._write(rows, token_ids)
-
-    def _write(self, rows: IntArray, token_ids: Sequence[Sequence[int]]) -> IntArray:
-        """Write tokens behind the committed ones. Returns how many of each row."""
-        counts = np.array([len(ids) for ids in token_ids], dtype=np.int64)
-        places = np.arange(counts.sum()) + np.repeat(self.lengths[rows] - counts.cumsum() + counts, counts)
-        self.token_ids[np.repeat(rows, counts), places] = list(chain.from_iterable(token_ids))
-        return counts
+        run_ids, first, counts = _one_behind_another(token_ids)
+        put_runs(self.token_ids, self.lengths, rows, run_ids, first, counts)
+        self.num_drafts[rows] = counts
 
     def append(self, row: int, token_ids: Sequence[int]) -> None:
         """Commit tokens; drafts at hand are used up."""
@@ -171,6 +188,13 @@ class Rows:
         start = int(self.lengths[row])
         drafts: list[int] = self.token_ids[row, start : start + num_tokens].tolist()
         return drafts
+
+
+def _one_behind_another(token_ids: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray, IntArray]:
+    """All rows' tokens, where each row's begin and how many they are."""
+    counts = np.fromiter(map(len, token_ids), np.int64, len(token_ids))
+    ends = counts.cumsum()
+    return np.fromiter(chain.from_iterable(token_ids), np.int64), ends - counts, counts
 
 
 def table_width(max_tokens: int, block_size: int, max_draft: int) -> int:

@@ -1,7 +1,7 @@
 """One model and its KV on one device: batch in, hidden states and logits out.
 
-Knows nothing about rows, plans or sampling. The engine's own model and a draft model are both run by this, and both
-within the worker's inference mode.
+Knows nothing about rows, plans or sampling. The engine's own model and a draft model are both run by this; a model sees
+to it itself that nothing is kept for a backward pass.
 """
 
 from __future__ import annotations

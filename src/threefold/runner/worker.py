@@ -18,6 +18,7 @@ from threefold.runner.ahead import Ahead, BehindDrafter
 from threefold.runner.device import Device
 from threefold.runner.drafting import Drafting, Proposal
 from threefold.runner.inputs import PromptPositions, StepInputs, build_inputs
+from threefold.runner.outcome import row_results
 from threefold.runner.path import StepPath, host_path
 from threefold.runner.proposing import MAX_GLIMPSED_ROWS, Proposing
 from threefold.runner.readback import Arrived, Pending
@@ -25,8 +26,8 @@ from threefold.runner.rows import Rows
 from threefold.runner.runner import ModelRunner
 from threefold.runner.sight import Sight
 from threefold.sample.logprobs import token_logprobs
-from threefold.sample.sampler import Chosen, Sampled, Sampler
-from threefold.step import RowResult, StepPlan, StepResult, TokenLogprobs
+from threefold.sample.sampler import NOTHING, Chosen, Judged, Sampler
+from threefold.step import StepPlan, StepResult, TokenLogprobs
 
 
 @dataclass(slots=True)
@@ -84,13 +85,13 @@ class Worker:
         if behind is not None:
             self._ahead = Ahead(behind, drafting, self._proposing, rows, self._path.device_rows)
         self._in_flight: deque[_Flight | None] = deque()  # None = a plan without rows
+        self._last: StepInputs | None = None  # of the step launched last
 
     def run(self, plan: StepPlan) -> StepResult:
         """Launch and collect."""
         self.launch(plan)
         return self.collect()
 
-    @torch.inference_mode()
     def launch(self, plan: StepPlan) -> None:
         """Start a step: new tokens through the model, then a token for each row that wants one.
 
@@ -107,7 +108,6 @@ class Worker:
             self._check_memory(error)
             raise
 
-    @torch.inference_mode()
     def collect(self) -> StepResult:
         """Wait for the oldest step; commit its tokens, verify its drafts and propose the next ones.
 
@@ -120,21 +120,21 @@ class Worker:
         try:
             arrived = self._wait(flight)
             self._know_drafts(flight.inputs, flight.num_draftings)
-            sampled = self._judge(flight, arrived)
+            judged = self._judge(flight, arrived)
             prompt_logprobs = self._prompt_logprobs(flight)
         except (RuntimeError, MemoryError) as error:
             self._check_memory(error)
             raise
         began_s = time.perf_counter()
-        self._commit(flight, sampled, arrived)
-        proposals = self._propose(flight, sampled, arrived)
+        self._commit(flight, judged, arrived)
+        proposals = self._propose(flight, judged)
         return StepResult(
-            rows=_results(flight, sampled, proposals, prompt_logprobs),
+            rows=row_results(flight.plan, flight.inputs, judged, proposals, prompt_logprobs),
             forward_ms=arrived.forward_ms,
             draft_ms=(time.perf_counter() - began_s) * 1000 + arrived.behind_ms,
             idle_ms=arrived.idle_ms,
             num_draft_faults=self._drafting.take_num_faults(),
-            glimpses=self._glimpse(self._sight, flight, sampled) if self._sight is not None else {},
+            glimpses=self._glimpse(self._sight, flight, judged) if self._sight is not None else {},
         )
 
     def _wait(self, flight: _Flight) -> Arrived:
@@ -146,22 +146,23 @@ class Worker:
         return arrived
 
     def _launch(self, plan: StepPlan) -> _Flight:
-        path = self._path
-        inputs = build_inputs(plan, self._rows)
+        path, rows = self._path, self._rows
+        inputs = self._last = build_inputs(plan, rows, self._last)
+        wanted = inputs.wanted
         num_draftings = 0 if self._ahead is None else self._ahead.num_launched
-        if inputs.wanted.has_drafts and self._sampler.has_history(inputs.wanted.rows):
+        if wanted.has_drafts and self._sampler.has_history(wanted.rows):
             self._know_drafts(inputs, num_draftings)
         path.readback.begin()
         found = path.forward.run(inputs.arrays, inputs.num_wanted)
         chosen = None
         if found.logits is not None:
-            chosen = self._sampler.choose(found.logits, inputs.wanted, found.likely)
+            chosen = self._sampler.choose(found.logits, wanted, found.likely)
             if chosen.likely is not found.likely:
                 path.device_rows.keep(found.keep_rows, chosen.likely.tokens)
         pending = path.readback.send(None if chosen is None else chosen.likely, inputs.num_wanted)
-        self._rows.use_drafts(inputs.wanted.rows, inputs.num_drafts)
+        rows.use_drafts(wanted.rows, wanted.num_drafts)
         ahead = self._go_ahead(plan, inputs, chosen)
-        return _Flight(plan, inputs, found.hidden, chosen, pending, self._rows.num_drops, num_draftings, ahead)
+        return _Flight(plan, inputs, found.hidden, chosen, pending, rows.num_drops, num_draftings, ahead)
 
     def _go_ahead(self, plan: StepPlan, inputs: StepInputs, chosen: Chosen | None) -> Collection[int]:
         """Draft behind the step, if anybody asks. Returns for whom."""
@@ -180,8 +181,8 @@ class Worker:
         self._ahead.take(num_draftings)
         wanted = inputs.wanted
         if wanted.has_drafts:
-            rows = zip(wanted.rows.tolist(), wanted.drafts, strict=True)
-            wanted.drafts = [self._rows.draft(row, len(drafts)) for row, drafts in rows]
+            rows = zip(wanted.rows.tolist(), wanted.num_drafts.tolist(), strict=True)
+            wanted.draft_ids = np.array([token_id for row, num in rows for token_id in self._rows.draft(row, num)])
 
     def _check_memory(self, error: RuntimeError | MemoryError) -> None:
         """Raise StepMemoryError where that is what the error means."""
@@ -205,10 +206,10 @@ class Worker:
             if planned.new_blocks:
                 self._rows.grow(self._rows.find(planned.request_id), planned.new_blocks)
 
-    def _judge(self, flight: _Flight, arrived: Arrived) -> list[Sampled]:
-        """What each row that wants a token came to."""
+    def _judge(self, flight: _Flight, arrived: Arrived) -> Judged:
+        """What the rows that want a token came to."""
         if flight.chosen is None:
-            return []
+            return NOTHING
         return self._sampler.judge(arrived.tokens, arrived.values, flight.chosen, flight.inputs.wanted)
 
     def _prompt_logprobs(self, flight: _Flight) -> dict[int, list[TokenLogprobs]]:
@@ -228,22 +229,22 @@ class Worker:
             entries.extend(token_logprobs(logits, targets, [prompt.num_top] * len(targets)))
         return entries
 
-    def _commit(self, flight: _Flight, sampled: list[Sampled], arrived: Arrived) -> None:
+    def _commit(self, flight: _Flight, judged: Judged, arrived: Arrived) -> None:
         """Append the tokens to the rows."""
         rows, plan, inputs = self._rows, flight.plan, flight.inputs
-        is_plain = not inputs.wanted.has_drafts and rows.num_drops == flight.num_drops
-        if is_plain and np.isfinite(arrived.values).all():
-            rows.append_one(inputs.wanted.rows, arrived.tokens)
+        wanted = inputs.wanted
+        if judged.num_drawn is not None and rows.num_drops == flight.num_drops:
+            rows.append_runs(wanted.rows, arrived.tokens, wanted.first, judged.num_drawn, judged.token_ids)
             return
         known = {  # others ended while the step was in flight
-            request_id: row.token_ids
-            for place, row in zip(inputs.places, sampled, strict=True)
+            request_id: token_ids
+            for place, token_ids in zip(inputs.places.tolist(), judged.token_ids, strict=True)
             if (request_id := plan.rows[place].request_id) in rows
         }
         if known:
             rows.append_many(rows.find_all(known), list(known.values()))
 
-    def _glimpse(self, sight: Sight, flight: _Flight, sampled: list[Sampled]) -> dict[int, float]:
+    def _glimpse(self, sight: Sight, flight: _Flight, judged: Judged) -> dict[int, float]:
         """What rows that were not asked could have had, as long as looking holds nothing up."""
         rows = flight.plan.rows
         if not self._in_flight or len(rows) > MAX_GLIMPSED_ROWS or not sight.has_time(len(rows)):
@@ -252,8 +253,8 @@ class Worker:
             return {}
         request_ids = [
             rows[place].request_id
-            for place, row in zip(flight.inputs.places, sampled, strict=True)
-            if row.error is None and rows[place].request_id in self._rows
+            for index, place in enumerate(flight.inputs.places.tolist())
+            if index not in judged.errors and rows[place].request_id in self._rows
         ]
         if not request_ids:
             return {}
@@ -262,40 +263,17 @@ class Worker:
         sight.looked(len(request_ids), (time.perf_counter() - began_s) * 1000)
         return glimpses
 
-    def _propose(self, flight: _Flight, sampled: list[Sampled], arrived: Arrived) -> dict[int, Proposal]:
+    def _propose(self, flight: _Flight, judged: Judged) -> dict[int, Proposal]:
         """The next drafts, by request id."""
-        if not self._drafting.has_drafters:
-            return {}
         rows = flight.plan.rows
+        if not self._drafting.has_drafters or not any(row.next_draft for row in rows):
+            return {}
         wanted = {
             rows[place].request_id: rows[place].next_draft
-            for place, row in zip(flight.inputs.places, sampled, strict=True)
-            if rows[place].next_draft > 0 and row.error is None
+            for index, place in enumerate(flight.inputs.places.tolist())
+            if rows[place].next_draft > 0 and index not in judged.errors
         }
         if self._ahead is None or not flight.ahead:
             return self._proposing.propose(wanted)
         # A fault may have cut a row short, and what the device drafts then follows tokens that are not there.
-        is_sound = bool(np.isfinite(arrived.values).all())
-        return self._ahead.expect(flight.ahead if is_sound else (), wanted)
-
-
-def _results(
-    flight: _Flight,
-    sampled: list[Sampled],
-    proposals: dict[int, Proposal],
-    prompt_logprobs: dict[int, list[TokenLogprobs]],
-) -> list[RowResult]:
-    """One result a row of the plan."""
-    plan, inputs = flight.plan.rows, flight.inputs
-    results = [RowResult([])] * len(plan)
-    if not proposals and not inputs.wanted.has_drafts:
-        for place, (token_ids, logprobs, error) in zip(inputs.places, sampled, strict=True):
-            results[place] = RowResult(token_ids, 0, (), "", logprobs, None, error)
-    else:
-        for place, (token_ids, logprobs, error) in zip(inputs.places, sampled, strict=True):
-            proposal = proposals.get(plan[place].request_id)
-            survival, drafter = ((), "") if proposal is None else (proposal.draft.survival, proposal.drafter)
-            results[place] = RowResult(token_ids, plan[place].max_draft, survival, drafter, logprobs, None, error)
-    for place, entries in prompt_logprobs.items():
-        results[place] = results[place]._replace(prompt_logprobs=entries)
-    return results
+        return self._ahead.expect(flight.ahead if judged.is_sound else (), wanted)

@@ -9,6 +9,7 @@ plans, KV or drafters. One row's fault (logits that are no numbers, nothing left
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from threefold.sample.logprobs import Choice, RawLogits
 from threefold.sample.native import Filters
 from threefold.sample.noise import uniforms
 from threefold.sample.table import SamplingTable
-from threefold.sample.verify import Acceptance
+from threefold.sample.verify import Acceptance, count_committed, prepare
 from threefold.step import TokenLogprobs
 
 IntArray = npt.NDArray[np.int64]
@@ -40,10 +41,21 @@ class Wanted:
     """
 
     rows: IntArray  # [num_rows] row in the sampling table
-    first: list[int]  # [num_rows] index of the row's first logits
-    num_output: list[int]  # [num_rows] output tokens before the first one wanted
-    drafts: list[list[int]]  # [num_rows] drafts behind them
-    has_drafts: bool = True  # False = all of them are empty
+    first: IntArray  # [num_rows] index of the row's first logits
+    num_output: IntArray  # [num_rows] output tokens before the first one wanted
+    num_drafts: IntArray  # [num_rows]
+    draft_ids: IntArray  # all drafts, one row's behind the other's
+
+    @property
+    def has_drafts(self) -> bool:
+        """Whether any row has some."""
+        return len(self.draft_ids) > 0
+
+    @property
+    def drafts(self) -> list[list[int]]:
+        """Row by row."""
+        draft_ids = iter(self.draft_ids.tolist())
+        return [list(islice(draft_ids, num)) for num in self.num_drafts.tolist()]
 
 
 class Likely(NamedTuple):
@@ -65,6 +77,25 @@ class Chosen(NamedTuple):
     """Rows with wishes about their logits."""
     raw: RawLogits | None
     """The logits of rows that want logprobs."""
+
+
+class Judged(NamedTuple):
+    """What all rows came to, column by column: most rows of most steps have a token and nothing else to say."""
+
+    token_ids: list[list[int]]
+    """Accepted drafts and one more; empty where the row failed."""
+    num_drawn: IntArray | None
+    """[num_rows] how many tokens, where all are those drawn from the row's first position on; None = some are not."""
+    logprobs: list[list[TokenLogprobs] | None] | None
+    """One entry a token where asked; None = no row asked."""
+    errors: dict[int, str]
+    """Why rows failed, by index."""
+    is_sound: bool = True
+    """Whether all positions had logits to draw from."""
+
+
+NOTHING = Judged([], None, None, {})
+"""Where no row wants a token."""
 
 
 class Sampled(NamedTuple):
@@ -89,11 +120,17 @@ class Sampler:
     def __init__(self, table: SamplingTable, acceptance: Acceptance) -> None:
         self._table = table
         self._acceptance = acceptance
+        prepare()
 
     def sample(self, logits: torch.Tensor, wanted: Wanted) -> list[Sampled]:
         """Choose and judge at once; arguments and result are theirs."""
         chosen = self.choose(logits, wanted)
-        return self.judge(chosen.likely.tokens.cpu().numpy(), chosen.likely.values.cpu().numpy(), chosen, wanted)
+        likely = chosen.likely
+        token_ids, _, logprobs, errors, _ = self.judge(
+            likely.tokens.cpu().numpy(), likely.values.cpu().numpy(), chosen, wanted
+        )
+        rows = zip(token_ids, logprobs or [None] * len(token_ids), strict=True)
+        return [Sampled(ids, entries, errors.get(index)) for index, (ids, entries) in enumerate(rows)]
 
     def choose(self, logits: torch.Tensor, wanted: Wanted, likely: Likely | None = None) -> Chosen:
         """Draw a token at every position.
@@ -104,54 +141,51 @@ class Sampler:
             likely: the logits' most likely tokens, where they are known already.
         """
         table = self._table
-        if table.is_plain[wanted.rows].all():
+        if not table.num_wishing or table.is_plain[wanted.rows].all():
             return Chosen(likely or most_likely(logits), [], None)
+        return self._choose(logits, wanted, likely)
+
+    @torch.inference_mode()
+    def _choose(self, logits: torch.Tensor, wanted: Wanted, likely: Likely | None) -> Chosen:
+        """As requests wish; what a model gives may be changed in this mode alone."""
         raw = self._keep_raw(logits, wanted)
         windows = self._windows(wanted)
         if windows:
             transform(logits, windows)
             likely = None
         likely = likely or most_likely(logits)
-        if table.is_sampled[wanted.rows].any():
+        if self._table.is_sampled[wanted.rows].any():
             likely = Likely(self._draw(logits, wanted, likely), likely.values)
         return Chosen(likely, windows, raw)
 
-    def judge(self, tokens: IntArray, values: npt.NDArray[np.float32], chosen: Chosen, wanted: Wanted) -> list[Sampled]:
-        """What every row came to.
+    def judge(self, tokens: IntArray, values: npt.NDArray[np.float32], chosen: Chosen, wanted: Wanted) -> Judged:
+        """What every row came to, in the order of wanted.rows.
 
         Args:
             tokens: [num_positions] those drawn.
             values: [num_positions] the largest logits.
             chosen: what `choose` gave.
             wanted: as there.
-
-        Returns:
-            One entry a row, in the order of wanted.rows.
         """
-        faults = _faults(values)
-        for window in chosen.windows if faults else ():
-            for position in range(window.first, window.first + len(window.drafts) + 1):
-                if values[position] == -np.inf:
-                    faults[position] = NOTHING_LEFT
-        if not faults and not wanted.has_drafts and chosen.raw is None:
-            return [Sampled([token_id], None, None) for token_id in tokens.tolist()]
-        sampled = self._commit(tokens.tolist(), faults, wanted)
-        return sampled if chosen.raw is None else self._with_logprobs(sampled, chosen.raw, wanted)
+        counts, is_sound = count_committed(tokens, values, wanted.first, wanted.num_drafts, wanted.draft_ids)
+        judged = self._committed(tokens.tolist(), counts, wanted)
+        if not is_sound:
+            judged = _cut(judged, wanted, self._faults(values, chosen))
+        return judged if chosen.raw is None else self._with_logprobs(judged, chosen.raw, wanted)
 
-    def decreed(self, wanted: Wanted) -> list[int] | None:
-        """How many drafts of each row hold whatever is drawn; None = drawing decides."""
-        num_drafts = np.array([len(drafts) for drafts in wanted.drafts])
-        decreed = self._acceptance.decreed(num_drafts, self._table.seeds[wanted.rows], np.array(wanted.num_output))
-        return None if decreed is None else decreed.tolist()
+    def decreed(self, wanted: Wanted) -> IntArray | None:
+        """[num_rows] how many drafts hold whatever is drawn; None = drawing decides."""
+        return self._acceptance.decreed(wanted.num_drafts, self._table.seeds[wanted.rows], wanted.num_output)
 
     def has_history(self, rows: IntArray) -> bool:
         """Whether any of these rows wishes something of its logits, for which drafts are its history."""
-        return any(self._table.transforms[row] is not None for row in rows.tolist())
+        table = self._table
+        return table.num_wishing > 0 and any(table.transforms[row] is not None for row in rows.tolist())
 
     def _draw(self, logits: torch.Tensor, wanted: Wanted, likely: Likely) -> torch.Tensor:
         """[num_positions] int64: the most likely tokens, but drawn ones for rows with a temperature."""
         table = self._table
-        num_positions = np.array([len(drafts) + 1 for drafts in wanted.drafts])
+        num_positions = wanted.num_drafts + 1
         rows = np.repeat(wanted.rows, num_positions)
         # first[i] is where row i's positions begin, so this counts 0, 1, 2, ... within each row.
         ahead = np.arange(len(rows)) - np.repeat(wanted.first, num_positions)
@@ -159,7 +193,7 @@ class Sampler:
         if logits.device.type != "cpu":
             return self._draw_on_device(logits, rows, numbers)
         chosen = table.is_sampled[rows]
-        chosen[list(_faults(likely.values.numpy()))] = False
+        chosen[_not_finite(likely.values.numpy())] = False
         places = chosen.nonzero()[0]
         rows = rows[places]
         if len(places) < len(chosen):
@@ -186,52 +220,54 @@ class Sampler:
         return [
             Window(transforms, first, num_output, drafts)
             for row, first, num_output, drafts in zip(
-                wanted.rows.tolist(), wanted.first, wanted.num_output, wanted.drafts, strict=True
+                wanted.rows.tolist(), wanted.first.tolist(), wanted.num_output.tolist(), wanted.drafts, strict=True
             )
             if (transforms := self._table.transforms[row]) is not None
         ]
 
-    def _commit(self, drawn: list[int], faults: dict[int, str], wanted: Wanted) -> list[Sampled]:
-        """The hot loop of verification."""
-        decreed = self.decreed(wanted) if wanted.has_drafts else None
+    def _committed(self, drawn: list[int], counts: IntArray, wanted: Wanted) -> Judged:
+        """Given how many tokens each row commits if drawing decides."""
+        if not wanted.has_drafts:
+            return Judged([[token_id] for token_id in drawn], counts, None, {})
+        decreed = self.decreed(wanted)
         if decreed is not None:
-            rows = zip(wanted.first, wanted.drafts, decreed, strict=True)
-            committed = [[*drafts[:num_held], drawn[first + num_held]] for first, drafts, num_held in rows]
-        else:
-            committed = []
-            for first, drafts in zip(wanted.first, wanted.drafts, strict=True):
-                end = first
-                for draft in drafts:
-                    if draft != drawn[end]:
-                        break
-                    end += 1
-                committed.append(drawn[first : end + 1])
-        if faults:
-            rows_left = zip(committed, wanted.first, strict=True)
-            return [Sampled(*_before_fault(token_ids, first, faults)) for token_ids, first in rows_left]
-        return [Sampled(token_ids, None, None) for token_ids in committed]
+            rows = zip(wanted.first.tolist(), wanted.drafts, decreed.tolist(), strict=True)
+            return Judged([[*drafts[:num], drawn[first + num]] for first, drafts, num in rows], None, None, {})
+        spans = zip(wanted.first.tolist(), counts.tolist(), strict=True)
+        return Judged([drawn[first : first + num] for first, num in spans], counts, None, {})
+
+    def _faults(self, values: npt.NDArray[np.float32], chosen: Chosen) -> dict[int, str]:
+        """What is wrong, by position."""
+        faults = dict.fromkeys(_not_finite(values), NOT_FINITE)
+        for window in chosen.windows:
+            for position in range(window.first, window.first + len(window.drafts) + 1):
+                if values[position] == -np.inf:
+                    faults[position] = NOTHING_LEFT
+        return faults
 
     def _keep_raw(self, logits: torch.Tensor, wanted: Wanted) -> RawLogits | None:
         """The logits of rows that want logprobs, before anything changes them."""
         asking = np.flatnonzero(self._table.num_logprobs[wanted.rows] >= 0).tolist()
         if not asking:
             return None
-        spans = [(wanted.first[place], len(wanted.drafts[place]) + 1) for place in asking]
+        spans = [(int(wanted.first[place]), int(wanted.num_drafts[place]) + 1) for place in asking]
         return RawLogits(logits, [position for first, num in spans for position in range(first, first + num)])
 
-    def _with_logprobs(self, sampled: list[Sampled], raw: RawLogits, wanted: Wanted) -> list[Sampled]:
+    def _with_logprobs(self, judged: Judged, raw: RawLogits, wanted: Wanted) -> Judged:
         asked = self._table.num_logprobs[wanted.rows].tolist()
         choices = [
             Choice(first + ahead, token_id, num_top)
-            for row, first, num_top in zip(sampled, wanted.first, asked, strict=True)
+            for token_ids, first, num_top in zip(judged.token_ids, wanted.first.tolist(), asked, strict=True)
             if num_top >= 0
-            for ahead, token_id in enumerate(row.token_ids)
+            for ahead, token_id in enumerate(token_ids)
         ]
         entries = iter(raw.report(choices))
-        return [
-            row._replace(logprobs=[next(entries) for _ in row.token_ids]) if num_top >= 0 else row
-            for row, num_top in zip(sampled, asked, strict=True)
-        ]
+        return judged._replace(
+            logprobs=[
+                [next(entries) for _ in token_ids] if num_top >= 0 else None
+                for token_ids, num_top in zip(judged.token_ids, asked, strict=True)
+            ]
+        )
 
 
 def most_likely(logits: torch.Tensor) -> Likely:
@@ -244,17 +280,22 @@ def most_likely(logits: torch.Tensor) -> Likely:
     return Likely(torch.from_numpy(tokens), torch.from_numpy(array[np.arange(len(tokens)), tokens]))
 
 
-def _faults(values: npt.NDArray[np.float32]) -> dict[int, str]:
+def _not_finite(values: npt.NDArray[np.float32]) -> list[int]:
     """Positions whose largest logit is not finite; NaN anywhere counts as the largest."""
-    return dict.fromkeys(np.flatnonzero(~np.isfinite(values)).tolist(), NOT_FINITE)
+    positions: list[int] = np.flatnonzero(~np.isfinite(values)).tolist()
+    return positions
 
 
-def _before_fault(token_ids: list[int], first: int, faults: dict[int, str]) -> tuple[list[int], None, str | None]:
-    """Cut a row's tokens before a position that failed; it fails itself only when nothing is left.
+def _cut(judged: Judged, wanted: Wanted, faults: dict[int, str]) -> Judged:
+    """Cut rows' tokens before a position that failed; a row fails itself only when nothing is left.
 
     What came before the fault is good, and the next step meets the fault again: the same tokens as without drafts.
     """
-    for ahead in range(len(token_ids)):
-        if first + ahead in faults:
-            return token_ids[:ahead], None, faults[first] if ahead == 0 else None
-    return token_ids, None, None
+    errors = {}
+    token_ids = []
+    for index, (ids, first) in enumerate(zip(judged.token_ids, wanted.first.tolist(), strict=True)):
+        num_good = next((ahead for ahead in range(len(ids)) if first + ahead in faults), len(ids))
+        token_ids.append(ids[:num_good])
+        if num_good == 0:
+            errors[index] = faults[first]
+    return Judged(token_ids, None, None, errors, is_sound=False)

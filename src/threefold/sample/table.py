@@ -29,6 +29,7 @@ class SamplingTable:
         num_prompt_tokens: where the output begins.
         is_sampled: False where the most likely token is taken.
         is_plain: True where nothing but the most likely token is wanted: no transform, no logprobs.
+        num_wishing: rows that are not.
         num_logprobs: most likely tokens to report, -1 = no logprobs at all.
         transforms: a row's wishes about its logits, None = none.
     """
@@ -44,6 +45,7 @@ class SamplingTable:
         self.is_plain = np.ones(max_rows, dtype=np.bool_)
         self.num_logprobs = np.full(max_rows, -1, dtype=np.int64)
         self.transforms: list[Transforms | None] = [None] * max_rows
+        self.num_wishing = 0
         self._num_transforms = 0
 
     def set(self, row: int, new: NewRow) -> None:
@@ -63,12 +65,16 @@ class SamplingTable:
         if not transforms.is_empty:
             self.transforms[row] = transforms
             self._num_transforms += 1
-        self.is_plain[row] = not self.is_sampled[row] and transforms.is_empty and params.logprobs is None
+        is_plain = not self.is_sampled[row] and transforms.is_empty and params.logprobs is None
+        self.is_plain[row] = is_plain
+        self.num_wishing += not is_plain
 
     def clear(self, row: int) -> None:
         """Forget what a row holds beside its array entries."""
         self._num_transforms -= self.transforms[row] is not None
         self.transforms[row] = None
+        self.num_wishing -= not self.is_plain[row]
+        self.is_plain[row] = True
 
     def observe_one(self, rows: npt.NDArray[np.int64], token_ids: npt.NDArray[np.int64]) -> None:
         """Each of these rows committed one output token."""

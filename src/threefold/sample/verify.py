@@ -12,12 +12,16 @@ Since each x is drawn with the same number for (seed, output position) as withou
 distributed as without speculation: it is the same, token for token. Greedy is the case where p is one at the
 most likely token. Knows nothing about logits.
 """
+# numba brings no types, so its decorator hides those of the functions below.
+# mypy: disable-error-code="untyped-decorator"
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Protocol
 
+import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -67,6 +71,40 @@ class SyntheticAcceptance:
         numbers = uniforms(seeds, output_positions, Purpose.SYNTHETIC_ACCEPTANCE)
         num_below: IntArray = (numbers[:, None] < self._rates).sum(axis=1)
         return np.minimum(num_below, num_drafts)
+
+
+@numba.njit(cache=True, nogil=True)
+def count_committed(
+    drawn: IntArray, values: npt.NDArray[np.float32], first: IntArray, num_drafts: IntArray, draft_ids: IntArray
+) -> tuple[IntArray, bool]:
+    """How many tokens each row commits where drawing decides: the drafts that were drawn in their place, and one more.
+
+    Args:
+        drawn: [num_positions] tokens.
+        values: [num_positions] largest logits.
+        first: [num_rows] index of the row's first position.
+        num_drafts: [num_rows].
+        draft_ids: all drafts, one row's behind the other's.
+
+    Returns:
+        [num_rows] tokens, and whether all values are numbers.
+    """
+    counts = np.empty(len(first), dtype=np.int64)
+    start = 0
+    for row in range(len(first)):
+        num_held = 0
+        while num_held < num_drafts[row] and drawn[first[row] + num_held] == draft_ids[start + num_held]:
+            num_held += 1
+        counts[row] = num_held + 1
+        start += num_drafts[row]
+    return counts, bool(np.all(np.isfinite(values)))
+
+
+@cache
+def prepare() -> None:
+    """Have it compiled, or its compiled form read from the disk, before a step depends on it."""
+    none = np.zeros(0, dtype=np.int64)
+    count_committed(none, np.zeros(0, dtype=np.float32), none, none, none)
 
 
 def num_common(first: Sequence[int], second: Sequence[int]) -> int:

@@ -37,20 +37,23 @@ class AheadPlanner:
 
     def plan_rows(
         self, in_flight: StepPlan, budget: int, max_chunk: int, num_prompt_tokens: int
-    ) -> tuple[list[RowPlan], int, int]:
+    ) -> tuple[list[RowPlan], int, int, bool]:
         """Plan every row that goes on; the hot loop.
 
         Returns:
-            The rows, in the order of the step in flight, and the tokens left of the budget and of the prompts'.
+            The rows, in the order of the step in flight, the tokens left of the budget and of the prompts', and whether
+            all rows go on with the token that they choose.
         """
         by_id, allocate = self._running.by_id, self._cache.allocate
         self._controller.begin_ahead()
         plans: list[RowPlan] = []
         num_behind = len(in_flight.rows)
+        goes_on = True
         for request_id, num_before, num_fed, _, _, wanted_token, _ in in_flight.rows:
             num_behind -= 1
             row = by_id.get(request_id)
             if row is None:
+                goes_on = False
                 continue
             request = row.request
             num_computed = num_before + num_fed
@@ -59,8 +62,10 @@ class AheadPlanner:
             if wanted_token:
                 num_known += 1  # on its way
                 if num_known >= request.max_total_tokens:
+                    goes_on = False
                     continue
             else:
+                goes_on = False
                 num_new = min(num_known - num_computed, max_chunk, budget - num_behind, max(num_prompt_tokens, 1))
                 num_prompt_tokens -= num_new
             end = num_computed + num_new
@@ -72,7 +77,7 @@ class AheadPlanner:
                 row.num_slots += len(new_blocks) * self._cache.block_size
             budget -= num_new
             plans.append(RowPlan(request_id, num_computed, num_new, 0, new_blocks, end == num_known, 0))
-        return plans, budget, num_prompt_tokens
+        return plans, budget, num_prompt_tokens, goes_on
 
     def _num_growing(self, in_flight: StepPlan) -> int:
         """Rows that need a block more than they have, at most."""

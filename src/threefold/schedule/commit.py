@@ -52,6 +52,7 @@ class Committer:
         by_id = self._running.by_id
         block_size = self._cache.block_size
         deltas: list[TokenDelta] = []
+        verified: dict[tuple[str, int, int], int] = {}  # rows, by drafter, drafts and those accepted
         for row_plan, row_result in zip(plan.rows, result.rows, strict=True):
             request_id, num_computed, num_new, max_draft, _, wants_token, _ = row_plan
             token_ids, num_drafted, survival, drafter, logprobs, _, error = row_result
@@ -67,7 +68,9 @@ class Committer:
             if num_drafted:
                 num_accepted = len(token_ids) - 1
                 computed += num_accepted
-                self._observe_drafts(row, num_drafted, num_accepted)
+                self._controller.observe(request_id, row.drafter, num_drafted, num_accepted)
+                outcome = row.drafter, num_drafted, num_accepted
+                verified[outcome] = verified.get(outcome, 0) + 1
             row.survival = survival
             row.drafter = drafter
             known = request.token_ids
@@ -80,14 +83,9 @@ class Committer:
             request.num_computed = computed
             if computed // block_size > num_computed // block_size:
                 self._cache.publish(request, num_computed)
+            end, stop_token_id = request.finish_reason, request.stop_token_id
             delta = TokenDelta(
-                request_id,
-                token_ids,
-                request.finish_reason,
-                request.stop_token_id,
-                logprobs,
-                num_drafted=num_drafted,
-                num_accepted=num_accepted,
+                request_id, token_ids, end, stop_token_id, logprobs, None, None, 0, num_drafted, num_accepted
             )
             if num_computed < request.num_prompt_tokens:
                 delta = self._take_prompt(row, row_plan, row_result, delta)
@@ -95,6 +93,8 @@ class Committer:
                 deltas.append(delta)
             if request.finish_reason is not None:
                 self._end(row)
+        for (drafter, num_drafted, num_accepted), num_rows in verified.items():
+            self._count_drafts(drafter, num_drafted, num_accepted, num_rows)
         return deltas
 
     def _take_prompt(self, row: Row, row_plan: RowPlan, row_result: RowResult, delta: TokenDelta) -> TokenDelta:
@@ -110,18 +110,18 @@ class Committer:
             return delta
         return _complete_first(row, delta)
 
-    def _observe_drafts(self, row: Row, num_drafted: int, num_accepted: int) -> None:
-        self._controller.observe(row.request.request_id, row.drafter, num_drafted, num_accepted)
+    def _count_drafts(self, drafter: str, num_drafted: int, num_accepted: int, num_rows: int) -> None:
+        """So many rows had so many drafts, of which so many were accepted."""
         stats = self._stats
-        stats.num_drafts += 1
-        stats.num_draft_tokens += num_drafted
-        stats.num_accepted_tokens += num_accepted
-        stats.drafted_by[row.drafter] = stats.drafted_by.get(row.drafter, 0) + num_drafted
-        stats.accepted_by[row.drafter] = stats.accepted_by.get(row.drafter, 0) + num_accepted
+        stats.num_drafts += num_rows
+        stats.num_draft_tokens += num_rows * num_drafted
+        stats.num_accepted_tokens += num_rows * num_accepted
+        stats.drafted_by[drafter] = stats.drafted_by.get(drafter, 0) + num_rows * num_drafted
+        stats.accepted_by[drafter] = stats.accepted_by.get(drafter, 0) + num_rows * num_accepted
         per_position = stats.accepted_per_position
         per_position += [0] * (num_drafted - len(per_position))
         for position in range(num_accepted):
-            per_position[position] += 1
+            per_position[position] += num_rows
 
     def _fail(self, row: Row, error: str) -> TokenDelta:
         """One row's fault ends its request and nothing else."""

@@ -34,12 +34,12 @@ class DraftPlanner:
             return
         before = () if in_flight is None else in_flight.rows
         on_their_way = {row.request_id for row in before if row.wants_token}
-        for index, plan in enumerate(plans):
-            length = wanted.get(plan.request_id, 0)
-            if length and plan.wants_token:
-                num_committed = 2 if plan.request_id in on_their_way else 1
-                useful = rows[plan.request_id].useful_draft(num_committed)
-                plans[index] = plan._replace(next_draft=min(length, useful))
+        for index, (request_id, num_computed, num_new, max_draft, new_blocks, wants_token, _) in enumerate(plans):
+            length = wanted.get(request_id, 0)
+            if length and wants_token:
+                num_committed = 2 if request_id in on_their_way else 1
+                next_draft = min(length, rows[request_id].useful_draft(num_committed))
+                plans[index] = RowPlan(request_id, num_computed, num_new, max_draft, new_blocks, True, next_draft)
 
     def add_drafts(self, plans: list[RowPlan], drafting: list[tuple[int, Row]], budget: int, num_spare: int) -> None:
         """Widen the plans of rows with drafts at hand.
@@ -52,15 +52,17 @@ class DraftPlanner:
         """
         candidates: list[RowDraft] = []
         for index, row in drafting:
-            request_id, num_computed, num_new, *_ = plans[index]
-            survival = row.survival[: row.useful_draft(num_committed=0)]
-            candidates.append(RowDraft(request_id, survival, row.drafter, num_computed + num_new))
+            plan, survival = plans[index], row.survival
+            useful = row.useful_draft(num_committed=0)
+            if useful < len(survival):
+                survival = survival[:useful]
+            candidates.append(RowDraft(plan[0], survival, row.drafter, plan[1] + plan[2]))
         chosen = self._controller.choose(candidates, shape_of(plans))
-        for (index, row), candidate, wanted in zip(drafting, candidates, chosen, strict=True):
-            num_drafts = min(wanted, len(candidate.survival), budget)
+        for (index, row), (_, survival, _, _), wanted in zip(drafting, candidates, chosen, strict=True):
+            num_drafts = min(wanted, len(survival), budget)
             if num_drafts > 0:
                 plans[index] = plan = self._widen(plans[index], row, num_drafts, num_spare)
-                budget -= plan.max_draft
+                budget -= plan[3]
 
     def _widen(self, plan: RowPlan, row: Row, num_drafts: int, num_spare: int) -> RowPlan:
         """Feed up to num_drafts drafts behind the row's known tokens; fewer when there are no blocks for them."""
@@ -76,9 +78,8 @@ class DraftPlanner:
 
 def shape_of(plans: list[RowPlan]) -> StepShape:
     """What the time of a step with these rows depends on."""
-    num_tokens = kv_tokens = num_drafted = 0
-    for _, num_computed, num_new, _, _, _, next_draft in plans:
-        num_tokens += num_new
-        kv_tokens += num_computed + num_new
-        num_drafted += next_draft
-    return StepShape(num_tokens, len(plans), kv_tokens, num_drafted)
+    if not plans:
+        return StepShape(0, 0, 0)
+    _, num_computed, num_new, _, _, _, next_draft = zip(*plans, strict=True)  # a loop takes half as long again
+    num_tokens = sum(num_new)
+    return StepShape(num_tokens, len(plans), sum(num_computed) + num_tokens, sum(next_draft))

@@ -150,14 +150,20 @@ class Scheduler:
             return None
         new_rows: list[NewRow] = []
         limits = self._open_step()
-        plans, budget, num_prompt_tokens = self._ahead.plan_rows(
+        plans, budget, num_prompt_tokens, goes_on = self._ahead.plan_rows(
             in_flight, self._backoff.num_tokens, self._max_chunk, limits.num_prompt_tokens
         )
         self._plan_waiting(plans, new_rows, budget, num_prompt_tokens)
         self._drafts.ask(plans, self._running.by_id, in_flight)
         if not plans:
             return None
-        return StepPlan(plans, new_rows, self._running.take_dropped(), self._cache.loans.take_recalled())
+        return StepPlan(
+            plans,
+            new_rows,
+            self._running.take_dropped(),
+            self._cache.loans.take_recalled(),
+            goes_on=goes_on and not new_rows,
+        )
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[TokenDelta]:
         """Take in what a plan came to: tokens that passed, requests that ended, blocks that filled up."""

@@ -1,4 +1,7 @@
-"""A server's life: take the port, start the engine, serve, drain, leave. Exit code 0, or 1 when the engine died."""
+"""A server's life: take the port, start the engine, serve, drain, leave. Exit code 0, or 1 when the engine died.
+
+What answers requests is imported while the engine starts.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,24 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import uvicorn
 import uvloop
-from fastapi import FastAPI
 
 from threefold.config import EngineConfig, ServerConfig
 from threefold.errors import ConfigError
-from threefold.server.app import create_app
 from threefold.server.call import Client
 from threefold.server.engine_start import start_engine
 from threefold.server.http_protocol import bounded_protocol
 from threefold.server.listen import bind_socket, url_of
 from threefold.server.log_setup import set_up_logging
 from threefold.server.recording import FileRecorder, NoRecorder, Recorder
-from threefold.server.state import ServerState
 from threefold.server.stats_log import log_stats
+
+if TYPE_CHECKING:
+    from threefold.server.state import ServerState
 
 ENGINE_CHECK_S = 0.2
 LAST_WRITES_S = 2.0
@@ -65,11 +67,11 @@ def run_server(
     set_up_logging(server_config.log_format, server_config.log_level)
     _check_files(server_config)
     template = _template_text(engine_config.model.chat_template)
-    make_app = partial(create_app, config=server_config, chat_template=template, recorder=_recorder(server_config))
+    recorder = _recorder(server_config)
     listener = bind_socket(server_config)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_run(engine_config, server_config, make_app, listener, start_client))
+            return runner.run(_run(engine_config, server_config, template, recorder, listener, start_client))
     finally:
         if listener is not None:
             listener.close()
@@ -97,17 +99,22 @@ class _HttpServer(uvicorn.Server):
         self._on_ready()
 
 
-async def _run(
+async def _run(  # noqa: PLR0917 (what a life is made of)
     engine_config: EngineConfig,
     config: ServerConfig,
-    make_app: Callable[[Client], FastAPI],
+    chat_template: str | None,
+    recorder: Recorder,
     listener: socket.socket | None,
     start_client: StartClient,
 ) -> int:
-    client = await start_client(engine_config)
+    starting = asyncio.ensure_future(start_client(engine_config))
+    await asyncio.sleep(0)  # the engine's process is on its way
+    from threefold.server.app import create_app
+
+    client = await starting
     background: list[asyncio.Task[None]] = []
     try:
-        app = make_app(client)
+        app = create_app(client, config=config, chat_template=chat_template, recorder=recorder)
         state: ServerState = app.state.server
         server = _HttpServer(_uvicorn_config(app, config), lambda: _announce(state, url_of(config, listener)))
         if config.log_stats_interval_s > 0:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from threefold.kernels.argmax import most_likely_reference
-from threefold.kernels.triton.argmax import PIECE, most_likely_body
+from threefold.kernels.argmax import most_likely_reference, note_most_likely_reference
+from threefold.kernels.triton.argmax import PIECE, most_likely_body, note_most_likely_body
 
 INF, NAN = float("inf"), float("nan")
 
@@ -49,3 +49,21 @@ def test_rows_of_a_wider_tensor_and_no_rows() -> None:
 
     assert wide[:, :20].argmax(-1).tolist() == most_likely_body(wide[:, :20])[0].tolist()
     assert [] == most_likely_body(wide[:0])[0].tolist()
+
+
+@pytest.mark.parametrize("vocab", [7, PIECE + 1])
+def test_tokens_are_noted_and_packed(vocab: int) -> None:
+    logits = torch.randn(4, vocab, generator=torch.Generator().manual_seed(1))
+    logits[2, 3] = NAN
+    places = torch.tensor([5, 0, 6, 6])  # two that nobody needs
+    made = []
+    for body in (note_most_likely_body, note_most_likely_reference):
+        noted = torch.arange(100, 107)
+        tokens, values, packed = body(logits, places, noted)
+        assert noted[[5, 0]].tolist() == tokens[:2].tolist()
+        assert noted[1:5].tolist() == [101, 102, 103, 104]
+        assert packed[0].tolist() == tokens.tolist()
+        assert torch.equal(packed[1], values.view(torch.int32))
+        made.append((tokens.tolist(), packed.dtype, packed.shape, values[[0, 1, 3]].tolist(), values[2].isnan()))
+    assert made[0] == made[1]
+    assert note_most_likely_body(logits[:0], places[:0], torch.zeros(1, dtype=torch.int64))[2].shape == (2, 0)

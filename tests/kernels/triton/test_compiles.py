@@ -16,8 +16,8 @@ PROGRAM = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from threefold.kernels.triton import activation, argmax, attention_decode, attention_prompt, draw
-from threefold.kernels.triton import norm, product, rotary
+from threefold.kernels.triton import activation, argmax, attention_decode, attention_mixed, draw
+from threefold.kernels.triton import norm, product, rotary, staged
 
 def check(body, warps, constants, **types):
     signature = {name: "constexpr" if name.isupper() else types[name] for name in body.arg_names}
@@ -46,19 +46,33 @@ numbers = dict.fromkeys(("qkv_ptr", "query_weight_ptr", "key_weight_ptr"), "*bf1
 numbers |= {"angles_ptr": "*fp32", "slots_ptr": "*i64", "eps": "fp32"}
 constants = heads | {"HALF": 64, "HAS_NORMS": True, "IS_FP8": True, "TILE_HEADS": 16, "PADDED_HALF": 64}
 check(rotary._rotate_and_store, 4, constants, **numbers, **caches)
-step = dict.fromkeys(("row_starts_ptr", "context_lens_ptr", "tables_ptr"), "*i32")
+step = dict.fromkeys(("row_starts_ptr", "context_lens_ptr", "tables_ptr", "work_ptr", "counters_ptr"), "*i32")
 step |= dict.fromkeys(("shares_ptr", "peaks_ptr", "totals_ptr"), "*fp32") | {"qkv_ptr": "*bf16", "out_ptr": "*bf16"}
-step |= dict.fromkeys(("table_width", "max_new", "num_splits", "num_rows", "min_new"), "i32") | {"score_scale": "fp32"}
-constants = heads | {"HEAD_DIM": 128, "PADDED_DIM": 128, "BLOCK_M": 16, "BLOCK_N": 64, "WINDOW": 0}
-check(attention_decode.attend_decode, 4, constants | {"IS_SPLIT": True}, **step, **caches)
-check(attention_prompt.attend_prompt, 4, constants | {"BLOCK_M": 64}, **step, **caches)
+step |= dict.fromkeys(("table_width", "max_new", "num_splits", "max_tiles", "share_width", "num_rows"), "i32")
+step |= dict.fromkeys(("max_few", "max_shares", "wanted_shares", "num_counters"), "i32") | {"score_scale": "fp32"}
+constants = heads | {"HEAD_DIM": 128, "PADDED_DIM": 128, "WINDOW": 0}
+few = {"BLOCK_M": 16, "BLOCK_N": 64, "STAGES": 3, "IS_SPLIT": True}
+check(attention_decode.attend_decode, 4, constants | few, **step, **caches)
+tiles = {"TILE_M": 64, "TILE_N": 64, "TILE_STAGES": 2}
+for few_m in (0, 16):
+    few = {"FEW_M": few_m, "FEW_N": 64, "FEW_STAGES": 3, "MERGED": 2}
+    check(attention_mixed.attend_mixed, 4, constants | tiles | few, **step, **caches)
+check(attention_mixed.list_attention_work, 4, {"TILE": 16, "BLOCK_N": 64, "WINDOW": 0}, **step)
 constants = {"NUM_HEADS": 32, "HEAD_DIM": 128, "PADDED_DIM": 128, "BLOCK_N": 64, "MAX_SPLITS": 64, "WINDOW": 0}
 check(attention_decode.merge_splits, 2, constants, **step)
 
 winners = {"keys_ptr": "*i32", "ids_ptr": "*i32", "row_stride": "i32"}
 check(argmax._piece_winners, 4, {"VOCAB": 151936, "PIECE": argmax.PIECE}, logits_ptr="*bf16", **winners)
 constants = {"VOCAB": 151936, "PIECES": 38, "PADDED_PIECES": 64}
-check(argmax._row_winner, 1, constants, logits_ptr="*fp32", tokens_ptr="*i64", values_ptr="*fp32", **winners)
+winners |= {"logits_ptr": "*fp32", "tokens_ptr": "*i64", "values_ptr": "*fp32"}
+check(argmax._row_winner, 1, constants, **winners)
+winners |= {"places_ptr": "*i64", "noted_ptr": "*i64", "packed_ptr": "*i32", "num_rows": "i32"}
+check(argmax._note_row_winner, 1, constants, **winners)
+
+integers = dict.fromkeys(("staged_ptr", "rows_ptr", "tables_ptr", "own_ptr"), "*i32")
+integers |= dict.fromkeys(("num_staged", "num_ids", "num_rows", "width"), "i32")
+constants = {"PIECE": staged.PIECE, "PADDED_WIDTH": 1024}
+check(staged._unpack_step, 4, constants, **integers, tokens_ptr="*i64", longs_ptr="*i64")
 
 summary = dict.fromkeys(("logits_ptr", "temperature_ptr", "peaks_ptr", "masses_ptr", "group_peaks_ptr"), "*fp32")
 constants = {"VOCAB": 151936, "PIECE": draw.PIECE, "GROUP": draw.GROUP}
@@ -76,4 +90,4 @@ def test_small_ops_compile_for_a_card(tmp_path: Path) -> None:
     environment |= {"TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert len(done.stdout.split()) == 13
+    assert len(done.stdout.split()) == 17
