@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psutil
 import pytest
 import torch
 
@@ -54,3 +55,12 @@ def test_a_step_of_padding_alone_writes_nothing() -> None:
 
     assert not kv.keys.any()
     assert not kv.values.any()
+
+
+def test_a_cache_takes_no_memory_before_it_is_written() -> None:
+    before = psutil.Process().memory_info().rss
+    kv = allocate(16384, 16, 2, 64, torch.bfloat16, torch.device("cpu"))
+    assert kv.num_bytes == 128 << 20
+    assert psutil.Process().memory_info().rss - before < 32 << 20
+    kv.keys[3:5].fill_(1.0)
+    assert not kv.keys[5:].any(), "what was never written is finite"

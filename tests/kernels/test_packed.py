@@ -7,7 +7,7 @@ import torch
 
 from threefold.kernels.activation import silu_mul_reference
 from threefold.kernels.native import llvm
-from threefold.kernels.packed import has_packed_products, packed_product, packed_reference
+from threefold.kernels.packed import has_packed_products, packed_product, packed_reference, packed_rows
 from threefold.kernels.records import Form, PackedWeight
 
 CPU = torch.device("cpu")
@@ -82,13 +82,30 @@ def test_a_token_is_bitwise_the_same_beside_others_and_alone(form: Form) -> None
 
 
 @NEEDS_VNNI
-def test_gated() -> None:
-    weight, x = packed_weight(FORMS[1], 128, 64), inputs(3, 64)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("out", [128, 192 + 32 * 9, 96])
+@pytest.mark.parametrize("num_tokens", [1, 7, 19])
+def test_gated(form: Form, out: int, num_tokens: int) -> None:
+    bias = torch.randn(out)
+    x = inputs(num_tokens, 64)
 
-    got = packed_product(weight, None, is_gated=True)(x)
+    got = packed_product(packed_weight(form, out, 64), bias, is_gated=True)(x)
 
-    expected = silu_mul_reference(packed_product(weight, None)(x).float())
-    torch.testing.assert_close(got.float(), expected, rtol=2e-2, atol=1e-3 * float(expected.abs().max()))
+    expected = silu_mul_reference(packed_product(packed_weight(form, out, 64), bias)(x).float())
+    torch.testing.assert_close(got.float(), expected, rtol=2e-2, atol=4e-3 * float(expected.abs().max()))
+
+
+@NEEDS_VNNI
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_of_a_table(form: Form, dtype: torch.dtype) -> None:
+    weight = packed_weight(form, 96, 160)
+    outputs = torch.tensor([5, 95, 0, 31, 32, 47, 48, 5])
+
+    got = packed_rows(weight, dtype)(outputs)
+
+    torch.testing.assert_close(got, weight.rows(outputs).to(dtype))
+    assert packed_rows(weight, dtype)(outputs[:0]).shape == (0, 160)
 
 
 @NEEDS_VNNI

@@ -14,11 +14,13 @@ reads of a block, one head's tokens, is one piece of memory:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 
 from threefold.kernels.bodies import is_native
+from threefold.kernels.pages import zeros_in_large_pages
 
 FP8 = torch.float8_e4m3fn
 _LANES = 16
@@ -134,15 +136,21 @@ def allocate(  # noqa: PLR0917 (a shape)
     lanes = _LANES if block_size % _LANES == 0 else block_size
     pair = 2 if dtype == torch.bfloat16 and lanes % 2 == 0 and head_dim % 2 == 0 else 1
     head = (num_blocks, num_kv_heads, block_size // lanes)
-    # Zeros, not empty: memory that was never written must be finite, and untouched zeros cost no memory.
     return KVCache(
-        keys=torch.zeros((*head, head_dim // pair, lanes, pair), dtype=dtype, device=device),
-        values=torch.zeros((*head, lanes // pair, head_dim, pair), dtype=dtype, device=device),
+        keys=_untouched_zeros((*head, head_dim // pair, lanes, pair), dtype),
+        values=_untouched_zeros((*head, lanes // pair, head_dim, pair), dtype),
         block_size=block_size,
         has_vector_layout=lanes == _LANES and is_native(device, dtype, head_dim // 2),
         key_scale=torch.ones(1, device=device),
         value_scale=torch.ones(1, device=device),
     )
+
+
+def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros, since memory that was never written must be finite: the system's own, which cost neither time nor memory
+    until they are written, where torch would write each of them.
+    """
+    return zeros_in_large_pages(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
 
 
 def allocate_by_token(  # noqa: PLR0917 (a shape)

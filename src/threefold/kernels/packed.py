@@ -8,6 +8,8 @@ half a percent of a result's usual size; what that does to a model's answers is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 
@@ -16,8 +18,6 @@ from threefold.kernels.linear import Product
 from threefold.kernels.records import RECORD_INPUTS, RECORD_OUTPUTS, PackedWeight
 
 _LARGEST = 127
-_FEW_TOKENS = 8
-"""Up to here every thread rounds all inputs for itself, into memory kept for it; more are shared, at a fork's cost."""
 _MAX_ITEMS = 96
 
 
@@ -60,66 +60,108 @@ def packed_product(
         dtype: of x, bfloat16 or float32.
         out_dtype: of the result; None = the same.
     """
-    plain = PackedProduct(weight, bias, dtype, out_dtype or dtype)
-    if not is_gated:
-        return plain
-    gate = silu_mul(weight.num_outputs // 2, out_dtype or dtype, weight.records.device)
-    return lambda x: gate(plain(x))
+    out_dtype, width = out_dtype or dtype, weight.num_outputs // 2
+    if is_gated and width % RECORD_OUTPUTS:
+        plain, gate = packed_product(weight, bias, dtype=dtype), silu_mul(width, dtype, weight.records.device)
+        return lambda x: gate(plain(x))
+    return PackedProduct(weight, bias, is_gated=is_gated, dtype=dtype, out_dtype=out_dtype)
 
 
 class PackedProduct:
-    """The compiled body; for its arguments see `packed_product`."""
+    """The compiled body; for its arguments see `packed_product`.
+
+    Attributes:
+        form, num_inputs, num_outputs: of the weight.
+        width: numbers that come out for a token, half as many as outputs if gated.
+        records: of the weight, gates and what they are multiplied with in turns of 32 outputs, if gated.
+        bias: float32 [out], in the same order.
+        is_gated: as made.
+    """
 
     def __init__(
-        self, weight: PackedWeight, bias: torch.Tensor | None, dtype: torch.dtype, out_dtype: torch.dtype
+        self,
+        weight: PackedWeight,
+        bias: torch.Tensor | None,
+        *,
+        is_gated: bool,
+        dtype: torch.dtype,
+        out_dtype: torch.dtype,
     ) -> None:
-        from threefold.kernels.native.packed import packed_body, rounding_body
-        from threefold.kernels.native.packed_tile import INPUT_BYTES
+        from threefold.kernels.native.chain import Chain
+        from threefold.kernels.native.packed import gated_body, packed_body, rounding_body
+        from threefold.kernels.native.packed_tile import NOT_ROUNDED
 
-        self._weight = weight  # held, because the body reads it by its address
-        self._records = weight.records.data_ptr()
-        self._bias = torch.zeros(weight.num_outputs) if bias is None else bias.float()
-        self._bias_address = self._bias.data_ptr()
+        bias = torch.zeros(weight.num_outputs) if bias is None else bias.float()
+        self.form, self.num_inputs, self.num_outputs = weight.form, weight.num_inputs, weight.num_outputs
+        self.records = _in_turns(weight.records) if is_gated else weight.records
+        self.bias = _in_turns(bias.view(-1, RECORD_OUTPUTS)).flatten() if is_gated else bias
+        self.is_gated = is_gated
         self._dtype, self._out_dtype = dtype, out_dtype
-        self._num_records = weight.num_inputs // RECORD_INPUTS
-        self._token_bytes = self._num_records * INPUT_BYTES
-        self._few_inputs = self._memory_for_inputs(_FEW_TOKENS)
-        self._few_address = self._few_inputs.data_ptr()
-        num_parts = weight.num_outputs // RECORD_OUTPUTS
-        self._parts_each = -(-num_parts // _MAX_ITEMS)
-        self._num_items = -(-num_parts // self._parts_each)
-        self._multiply = packed_body(weight.form, dtype.itemsize, out_dtype.itemsize)
-        self._round = rounding_body(weight.form.zero, dtype.itemsize)
+        self.width = weight.num_outputs // 2 if is_gated else weight.num_outputs
+        form, size = weight.form, out_dtype.itemsize
+        body = gated_body(form, size, NOT_ROUNDED) if is_gated else packed_body(form, size)
+        self._chain = Chain([rounding_body(form.zero, dtype.itemsize), body])
+        self._round, self._multiply = self._chain.frames
 
-    def _memory_for_inputs(self, num_tokens: int) -> torch.Tensor:
-        return torch.empty(num_tokens * self._token_bytes, dtype=torch.uint8)
+    @property
+    def num_records(self) -> int:
+        """Of 32 inputs each."""
+        return self.num_inputs // RECORD_INPUTS
+
+    @property
+    def cut(self) -> tuple[int, int]:
+        """Items, and parts of 32 outputs in each; an item of a gated product is 32 channels."""
+        num_parts = self.num_outputs // RECORD_OUTPUTS
+        if self.is_gated:
+            return num_parts // 2, 2
+        parts_each = -(-num_parts // _MAX_ITEMS)
+        return -(-num_parts // parts_each), parts_each
+
+    def memory_for_inputs(self, num_tokens: int) -> torch.Tensor:
+        """For so many tokens, rounded."""
+        from threefold.kernels.native.packed_tile import inputs_bytes
+
+        return torch.empty(inputs_bytes(num_tokens, self.num_records), dtype=torch.uint8)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[num_tokens, in] -> [num_tokens, out]."""
         assert x.dtype == self._dtype, "the product was made for another type"
         x = x.contiguous()
         num_tokens = x.shape[0]
-        out = torch.empty((num_tokens, self._weight.num_outputs), dtype=self._out_dtype)
-        if num_tokens <= _FEW_TOKENS:
-            self._run(num_tokens, x.data_ptr(), self._few_address, out, is_rounded=False)
-            return out
-        inputs = self._memory_for_inputs(num_tokens)
-        address = inputs.data_ptr()
-        self._round(num_tokens, x.data_ptr(), address, self._num_records)
-        self._run(num_tokens, x.data_ptr(), address, out, is_rounded=True)
+        out = torch.empty((num_tokens, self.width), dtype=self._out_dtype)
+        inputs = self.memory_for_inputs(num_tokens)
+        num_items, parts_each = self.cut
+        self._round[1:5] = num_tokens, x.data_ptr(), inputs.data_ptr(), self.num_records
+        self._multiply[1:10] = (
+            num_items,
+            inputs.data_ptr(),
+            self.records.data_ptr(),
+            self.bias.data_ptr(),
+            out.data_ptr(),
+            num_tokens,
+            self.num_records,
+            self.width,
+            parts_each,
+        )
+        self._chain.run()
         return out
 
-    def _run(self, num_tokens: int, x: int, inputs: int, out: torch.Tensor, *, is_rounded: bool) -> None:
-        self._multiply(
-            self._num_items,
-            x,
-            self._records,
-            self._bias_address,
-            out.data_ptr(),
-            inputs,
-            is_rounded,
-            num_tokens,
-            self._num_records,
-            self._weight.num_outputs,
-            self._parts_each,
-        )
+
+def packed_rows(weight: PackedWeight, dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function of outputs [n] int64: their weights, [n, in]. For who reads them as rows of a table."""
+    from threefold.kernels.native.packed import unpacking_body
+
+    run, num_records = unpacking_body(weight.form, dtype.itemsize), weight.num_inputs // RECORD_INPUTS
+
+    def rows(outputs: torch.Tensor) -> torch.Tensor:
+        outputs = outputs.contiguous()
+        out = torch.empty((len(outputs), weight.num_inputs), dtype=dtype)
+        run(len(outputs), outputs.data_ptr(), weight.records.data_ptr(), out.data_ptr(), num_records)
+        return out
+
+    return rows
+
+
+def _in_turns(parts: torch.Tensor) -> torch.Tensor:
+    """[2 n, ...] to the same, one of each half in turn."""
+    return parts.view(2, -1, *parts.shape[1:]).transpose(0, 1).reshape(parts.shape)

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import torch
 
+from threefold.kernels.pages import WORTH_BYTES, zeros_in_large_pages
+
 RECORD_OUTPUTS, RECORD_INPUTS = 32, 32
 FACTOR_BYTES = 2
 FOUR_BITS = 4
@@ -51,6 +53,14 @@ def fits_records(num_outputs: int, num_inputs: int) -> bool:
     return num_outputs % RECORD_OUTPUTS == 0 and num_inputs % RECORD_INPUTS == 0
 
 
+def _memory(num_bytes: int) -> torch.Tensor:
+    if num_bytes >= WORTH_BYTES:
+        return zeros_in_large_pages(num_bytes)
+    memory = torch.empty(num_bytes + ALIGN_BYTES, dtype=torch.uint8)
+    start = -memory.data_ptr() % ALIGN_BYTES
+    return memory[start : start + num_bytes]
+
+
 class PackedWeight:
     """A weight in records.
 
@@ -65,9 +75,7 @@ class PackedWeight:
         self.form = form
         self.num_outputs, self.num_inputs = numbers.shape
         outer = (self.num_outputs // RECORD_OUTPUTS, self.num_inputs // RECORD_INPUTS)
-        memory = torch.empty(outer[0] * outer[1] * form.record_bytes + ALIGN_BYTES, dtype=torch.uint8)
-        start = -memory.data_ptr() % ALIGN_BYTES
-        self.records = memory[start : start + outer[0] * outer[1] * form.record_bytes].view(*outer, -1)
+        self.records = _memory(outer[0] * outer[1] * form.record_bytes).view(*outer, -1)
         for row, factors in enumerate((scales, minima)[: 2 if form.has_minimum else 1]):
             assert factors is not None, "a form with minima has them"
             self._factors(row).copy_(factors.view(outer[0], RECORD_OUTPUTS, outer[1]).transpose(1, 2))

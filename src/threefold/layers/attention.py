@@ -114,18 +114,18 @@ class Attention:
             scheme=out_scheme,
         )
         self.norms: dict[str, RMSNorm] = {}
-        head_norms = None
+        self.head_norms: HeadNorms | None = None
         if qk_norm_eps is not None:
             self.norms = {name: RMSNorm(heads.head_dim, qk_norm_eps, dtype, device) for name in ("q_norm", "k_norm")}
-            head_norms = HeadNorms(self.norms["q_norm"].weight, self.norms["k_norm"].weight, qk_norm_eps)
-        self._paged = paged
-        self._rotate_and_store = rotate_and_store(heads, head_norms, dtype, device)
+            self.head_norms = HeadNorms(self.norms["q_norm"].weight, self.norms["k_norm"].weight, qk_norm_eps)
+        self.paged = paged
+        self._rotate_and_store = rotate_and_store(heads, self.head_norms, dtype, device)
 
     def inner(self, hidden: Inputs, step: AttentionStep, kv: KVCache) -> torch.Tensor:
         """[num_tokens, hidden_size] -> what `out` takes; writes the tokens' keys and values into kv."""
         qkv = self.qkv(hidden)
         self._rotate_and_store(qkv, step.angles, step.slots, kv)
-        return self._paged(qkv, kv, step.plan)
+        return self.paged(qkv, kv, step.plan)
 
     def __call__(self, hidden: Inputs, step: AttentionStep, kv: KVCache) -> torch.Tensor:
         """[num_tokens, hidden_size] -> the same in the model's type; writes the tokens' keys and values into kv."""

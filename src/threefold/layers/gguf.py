@@ -14,7 +14,7 @@ import torch
 
 from threefold.errors import ModelLoadError
 from threefold.kernels.linear import Product
-from threefold.kernels.packed import has_packed_products, packed_product
+from threefold.kernels.packed import has_packed_products, packed_product, packed_rows
 from threefold.kernels.records import RECORD_INPUTS, RECORD_OUTPUTS, Form, PackedWeight, fits_records
 from threefold.layers.quant import StoredTensor
 
@@ -98,10 +98,11 @@ class PackedTable:
     def __init__(self, weight: PackedWeight, dtype: torch.dtype) -> None:
         self._weight = weight
         self._dtype = dtype
+        self._rows = packed_rows(weight, dtype)
 
     def rows(self, token_ids: torch.Tensor) -> torch.Tensor:
         """[num_tokens] int64 -> [num_tokens, hidden_size]."""
-        return self._weight.rows(token_ids).to(self._dtype)
+        return self._rows(token_ids)
 
     def product(self) -> Product:
         """Hidden states to float32 logits."""

@@ -16,6 +16,7 @@ import torch
 from threefold.errors import ModelLoadError
 from threefold.kernels.fp8 import Activations, Rounding, RoundingProduct
 from threefold.kernels.linear import NormSharing, Product, Unnormed, is_packed
+from threefold.kernels.packed import PackedProduct
 from threefold.layers.buffers import fresh_tensor
 from threefold.layers.fused import FusedTensor
 from threefold.layers.quant import Plain, QuantScheme, StoredTensor
@@ -71,6 +72,11 @@ class Linear:
     def rounding(self) -> Rounding | None:
         """How the layer takes its input rounded, once it is loaded; None = it does not."""
         return None if self._rounding_product is None else self._rounding_product.rounding
+
+    @property
+    def packed(self) -> PackedProduct | None:
+        """The product, where its weight stays packed on a CPU; known once the layer is loaded."""
+        return self._product if isinstance(self._product, PackedProduct) else None
 
     def load(self, part: str, kind: str, tensor: torch.Tensor) -> None:
         """Take the whole model's tensor; this rank keeps its share.

@@ -18,6 +18,7 @@ from threefold.layers.embedding import OutputHead, VocabParallelEmbedding, Vocab
 from threefold.layers.linear import Inputs
 from threefold.layers.mlp import GatedMLP
 from threefold.layers.norm import RMSNorm
+from threefold.layers.packed_layers import LayerParts, LayersAtOnce, layers_at_once
 from threefold.layers.rope import RotaryAngles
 from threefold.models.quantization import HEAD, layer_schemes, packed_scheme, table_scheme
 from threefold.models.spec import ModelSpec
@@ -105,6 +106,11 @@ class DecoderLayer:
         self.mlp.link()
 
     @property
+    def parts(self) -> LayerParts:
+        """What it is made of."""
+        return LayerParts(self.input_norm, self.attention, self.attention_norm, self.mlp)
+
+    @property
     def missing(self) -> list[str]:
         """Tensors that have not arrived."""
         products = {id(product): product for product in self._products.values()}.values()
@@ -149,6 +155,8 @@ class Decoder:
         ]
         self._norm = RMSNorm(spec.hidden_size, spec.norm_eps, dtype, device)
         self._head = OutputHead(vocabulary, table_scheme(spec, HEAD))
+        self._heads, self._group = own_heads(spec.num_heads, spec.num_kv_heads, spec.head_dim, group), group
+        self._at_once: LayersAtOnce | None = None
 
     def _make_attentions(
         self, dtype: torch.dtype, device: torch.device, group: Group
@@ -186,6 +194,7 @@ class Decoder:
             raise ModelLoadError(f"the checkpoint lacks {len(missing)} tensors, among them {', '.join(missing[:3])}")
         for before, layer in zip([None, *self._layers], self._layers, strict=False):
             layer.link(before)
+        self._at_once = layers_at_once([layer.parts for layer in self._layers], self._heads, self._group.size)
 
     def _load_one(self, name: str, tensor: torch.Tensor) -> None:
         layer, (stem, _, kind) = _LAYER_NAME.fullmatch(name), name.rpartition(".")
@@ -223,16 +232,19 @@ class Decoder:
         angles, bounds = self._angles(batch.positions), StepBounds(batch.num_tokens, batch.max_new, batch.max_context)
         rows = batch.row_starts, batch.context_lens, batch.block_tables
         steps = {
-            window: AttentionStep(angles, batch.slots, paged.plan(*rows, bounds))
+            window: AttentionStep(angles, batch.slots, paged.plan(*rows, bounds, kv[0].keys.dtype))
             for window, paged in self._paged.items()
         }
         stream = self._embedding(batch.token_ids)
+        wanted = batch.logit_tokens
+        if self._at_once is not None and self._at_once.take(kv):
+            self._at_once(stream, [steps[self._window(index)] for index in range(len(kv))], kv)
+            return self._norm(stream[wanted])
         normed: Inputs = self._layers[0].input_norm.handed_on(stream, None)
         for index, (layer, cache) in enumerate(zip(self._layers, kv, strict=True)):
             inner = layer(normed, stream, steps[self._window(index)], cache)
             if index + 1 < len(self._layers):
                 normed = self._layers[index + 1].input_norm.of_sum(layer.mlp.down, inner, stream)
-        wanted = batch.logit_tokens
         return self._norm(self._layers[-1].mlp.down(inner)[wanted], stream[wanted])
 
     @torch.inference_mode()

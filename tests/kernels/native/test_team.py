@@ -33,7 +33,7 @@ def test_every_item_is_done_once_the_call_returns(
     num_items: int, is_alone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_alone:
-        monkeypatch.setattr(team, "_fork", lambda: None)
+        monkeypatch.setattr(team, "find_team", lambda: None)
     out = torch.full((1001,), -1, dtype=torch.int64)
 
     counting_body()(num_items, out.data_ptr())
@@ -44,7 +44,7 @@ def test_every_item_is_done_once_the_call_returns(
 
 def test_no_fork_where_torch_has_no_openmp(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.__config__, "parallel_info", lambda: "native threads")
-    assert team._fork.__wrapped__() is None
+    assert team.find_team.__wrapped__() is None
 
 
 def test_no_fork_where_the_runtime_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,4 +52,4 @@ def test_no_fork_where_the_runtime_is_not_found(monkeypatch: pytest.MonkeyPatch)
         raise OSError(name)
 
     monkeypatch.setattr(ctypes, "PyDLL", missing)
-    assert team._fork.__wrapped__() is None
+    assert team.find_team.__wrapped__() is None

@@ -20,6 +20,7 @@ import numpy as np
 
 from threefold.kernels.native import vector
 from threefold.kernels.native.llvm import LANES, LANES_BYTES, WORD_BYTES
+from threefold.kernels.native.packed_tile import INPUTS_BYTES, NOT_ROUNDED, TILE_TOKENS, round_inputs
 from threefold.kernels.native.team import Run, compile_body, fingerprint
 from threefold.kernels.native.tiles import (
     CHUNK_GROUPS,
@@ -29,6 +30,7 @@ from threefold.kernels.native.tiles import (
     value_tile,
 )
 from threefold.kernels.native.vector import inlined, peek_f32, peek_i32, peek_i64, poke_f32, poke_i64
+from threefold.kernels.records import RECORD_INPUTS
 from threefold.kernels.rows import CHUNK_TOKENS, Item
 
 _ITEM_BYTES = 8 * len(Item._fields)
@@ -105,14 +107,24 @@ def _weigh(
 
 
 @inlined
-def _finish(state: int, num_queries: int, out: int, head_dim: int, size: int) -> None:
-    """Write the means of values of one token's queries, [num_queries, head_dim]."""
+def _finish(
+    args: int, state: int, token: int, first_head: int, num_queries: int, head_dim: int, size: int, next_zero: int
+) -> None:
+    """Write the means of values of one token's queries, as they are or rounded."""
+    out, out_bytes = peek_i64(args + 72), peek_i64(args + 80)
     for query in range(num_queries):
-        row = state + query * (head_dim + LANES) * WORD_BYTES
+        row, place = state + query * (head_dim + LANES) * WORD_BYTES, (first_head + query) * head_dim
         share = vector.splat(np.float32(1.0) / peek_f32(row + (head_dim + 1) * WORD_BYTES))
-        for d in range(0, head_dim, LANES):
-            numbers = vector.load(row + d * WORD_BYTES, WORD_BYTES) * share
-            vector.store(out + (query * head_dim + d) * size, numbers, size)
+        for d in range(0, head_dim, RECORD_INPUTS):
+            low = vector.load(row + d * WORD_BYTES, WORD_BYTES) * share
+            high = vector.load(row + d * WORD_BYTES + LANES_BYTES, WORD_BYTES) * share
+            if next_zero == NOT_ROUNDED:
+                numbers = out + token * out_bytes + (place + d) * size
+                vector.store(numbers, low, size)
+                vector.store(numbers + LANES * size, high, size)
+            else:
+                records = token // TILE_TOKENS * out_bytes + (place + d) // RECORD_INPUTS
+                round_inputs(low, high, out + records * INPUTS_BYTES, token % TILE_TOKENS, next_zero)
 
 
 @inlined
@@ -188,13 +200,15 @@ def _attend_token(
 
 
 @cache
-def attention_body(head_dim: int, group: int, size: int) -> Run:
+def attention_body(head_dim: int, group: int, size: int, next_zero: int = NOT_ROUNDED) -> Run:
     """run(num_items, queries, query_token_bytes, keys, values, tables, table_bytes, items, out, out_token_bytes, …).
 
     queries, out: `group` heads a KV head, one behind another, of head_dim numbers of `size` bytes; keys, values: see
     kernels/kv.py; tables: int32 block tables; items: int64 [n, fields of Item], each taken once for every KV head.
     Then: the float32 bits of scale · log2(e), KV heads, groups of 16 tokens a block, room for the states of all parts,
     int64 counters (one a part and KV head, zero before and after), the window in tokens. head_dim is a multiple of 32.
+    Unless next_zero is NOT_ROUNDED, out are inputs rounded for weights with that zero, as packed_tile.py has them, and
+    in the place of out_token_bytes stand their records of 32.
     """
     source = fingerprint()
     tile = largest_divisor(group, _MAX_TILE)
@@ -206,12 +220,7 @@ def attention_body(head_dim: int, group: int, size: int) -> Run:
     def body(args: int) -> None:
         _ = source
         num_items, num_kv_heads, items = peek_i64(args + 8), peek_i64(args + 96), peek_i64(args + 64)
-        scale, window, query_bytes, out_bytes = (
-            peek_f32(args + 88),
-            peek_i64(args + 128),
-            peek_i64(args + 24),
-            peek_i64(args + 80),
-        )
+        scale, window, query_bytes = peek_f32(args + 88), peek_i64(args + 128), peek_i64(args + 24)
         own_state, sums = vector.stack_bytes(num_state_bytes), vector.stack_bytes(num_sum_bytes)
         scores, weights = vector.stack_bytes(num_score_bytes), vector.stack_bytes(num_score_bytes)
         tails, keys, values = vector.stack_bytes(64), vector.stack_bytes(64), vector.stack_bytes(64)
@@ -251,8 +260,8 @@ def attention_body(head_dim: int, group: int, size: int) -> Run:
                 for part in range(peek_i64(item + 56), peek_i64(item + 56) + num_parts):
                     other = _part_state(args, part, head, num_state_bytes)
                     _merge_states(state, other, num_tokens * group, head_dim)
-            out = peek_i64(args + 72) + first_token * out_bytes + head * group * head_bytes
             for i in range(num_tokens):
-                _finish(state + i * group * row_bytes, group, out + i * out_bytes, head_dim, size)
+                mine = state + i * group * row_bytes
+                _finish(args, mine, first_token + i, head * group, group, head_dim, size, next_zero)
 
     return compile_body(body, _NUM_ARGS)

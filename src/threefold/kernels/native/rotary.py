@@ -14,7 +14,7 @@ from threefold.kernels.native.norm import inverse_rms
 from threefold.kernels.native.team import Run, compile_body, fingerprint
 from threefold.kernels.native.vector import inlined, peek_f32, peek_i16, peek_i32, peek_i64, poke_i16, poke_i32
 
-TOKENS_PER_ITEM = 4
+TOKENS_PER_ITEM = 1
 _NUM_ARGS = 14
 
 

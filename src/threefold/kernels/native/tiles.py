@@ -56,7 +56,7 @@ def add_products(builder: Any, totals: list[Any], scalars: list[Any], vectors: l
 def prefetch(builder: Any, address: Any) -> None:
     """Start fetching a cache line."""
     place = builder.inttoptr(address, llvm.I8.as_pointer())
-    llvm.call(builder, "llvm.prefetch.p0", ir.VoidType(), [place, llvm.I32(0), llvm.I32(3), llvm.I32(1)])
+    llvm.call(builder, "llvm.prefetch.p0", ir.VoidType(), [place, llvm.I32(0), llvm.I32(2), llvm.I32(1)])
 
 
 def _fetch_ahead(builder: Any, ahead: Any, places: list[Any], skip: Any, lines: range) -> None:

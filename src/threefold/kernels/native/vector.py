@@ -192,6 +192,16 @@ peek_f32, poke_f32 = _access(llvm.F32, types.float32, 4)
 
 
 @instruction
+def peek_f16(_context: Any, _address: Any) -> Any:
+    """The float16 there, as float32."""
+
+    def emit(builder: Any, address: Any) -> Any:
+        return builder.fpext(llvm.load(builder, address, ir.HalfType(), 2), llvm.F32)
+
+    return define(types.float32, [types.int64], emit)
+
+
+@instruction
 def take_next(_context: Any, _address: Any) -> Any:
     """Add one to the int64 there, as one step among all threads; returns what it was."""
 
@@ -200,6 +210,60 @@ def take_next(_context: Any, _address: Any) -> Any:
         return builder.atomic_rmw("add", counter, llvm.I64(1), "acq_rel")
 
     return define(types.int64, [types.int64], emit)
+
+
+@instruction
+def peek_shared(_context: Any, _address: Any) -> Any:
+    """The int64 there, which other threads add to, and with it all that they wrote before they did."""
+
+    def emit(builder: Any, address: Any) -> Any:
+        return builder.load_atomic(builder.inttoptr(address, llvm.I64.as_pointer()), "seq_cst", 8)
+
+    return define(types.int64, [types.int64], emit)
+
+
+@instruction
+def add_shared(_context: Any, _address: Any, _number: Any) -> Any:
+    """Add to the int64 there, in one order for all threads and all such numbers; returns what it was."""
+
+    def emit(builder: Any, address: Any, number: Any) -> Any:
+        counter = builder.inttoptr(address, llvm.I64.as_pointer())
+        return builder.atomic_rmw("add", counter, number, "seq_cst")
+
+    return define(types.int64, [types.int64, types.int64], emit)
+
+
+@instruction
+def pause(_context: Any) -> Any:
+    """Tell the processor that this thread waits for another."""
+
+    def emit(builder: Any) -> None:
+        if llvm.has_feature("sse2"):
+            llvm.call(builder, "llvm.x86.sse2.pause", ir.VoidType(), [])
+
+    return define(types.void, [], emit)
+
+
+@instruction
+def call_with(_context: Any, _function: Any, _argument: Any) -> Any:
+    """Call the C function at an address with an address; returns its int."""
+
+    def emit(builder: Any, function: Any, argument: Any) -> Any:
+        kind = ir.FunctionType(llvm.I32, [llvm.I64])
+        return builder.call(builder.inttoptr(function, kind.as_pointer()), [argument])
+
+    return define(types.int32, [types.int64, types.int64], emit)
+
+
+@instruction
+def call_body(_context: Any, _body: Any, _args: Any) -> Any:
+    """Run the compiled body at an address."""
+
+    def emit(builder: Any, body: Any, args: Any) -> None:
+        kind = ir.FunctionType(ir.VoidType(), [llvm.I64])
+        builder.call(builder.inttoptr(body, kind.as_pointer()), [args])
+
+    return define(types.void, [types.int64, types.int64], emit)
 
 
 @instruction
