@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -29,8 +31,19 @@ def neighbours_body() -> team.Run:
     return compile_body(body, 2)
 
 
+@pytest.fixture
+def num_threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Of torch; more than there are cores, so that some wait long enough to sleep."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 5], indirect=True)
 @pytest.mark.parametrize("is_alone", [False, True])
-def test_links_run_in_order_again_and_again(is_alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_run_in_order_again_and_again(num_threads: int, is_alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert torch.get_num_threads() == num_threads
     if is_alone:
         for module in (team, chain):
             monkeypatch.setattr(module, "find_team", lambda: None)

@@ -49,9 +49,7 @@ def _wait(inside: int, asleep: int, bed: int, sleep: int) -> None:
 def _wake(asleep: int, bed: int, wake: int) -> None:
     """All that sleep; one too many wakes somebody else, who looks and sleeps on."""
     if vector.peek_shared(asleep) != 0:
-        num_asleep = peek_i64(asleep)
-        vector.add_shared(asleep, -num_asleep)
-        for _ in range(num_asleep):
+        for _ in range(vector.take_shared(asleep)):
             vector.call_with(wake, bed)
 
 

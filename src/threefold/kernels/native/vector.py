@@ -234,6 +234,17 @@ def add_shared(_context: Any, _address: Any, _number: Any) -> Any:
 
 
 @instruction
+def take_shared(_context: Any, _address: Any) -> Any:
+    """The int64 there, in the order of `add_shared`; leaves zero."""
+
+    def emit(builder: Any, address: Any) -> Any:
+        counter = builder.inttoptr(address, llvm.I64.as_pointer())
+        return builder.atomic_rmw("xchg", counter, llvm.I64(0), "seq_cst")
+
+    return define(types.int64, [types.int64], emit)
+
+
+@instruction
 def pause(_context: Any) -> Any:
     """Tell the processor that this thread waits for another."""
 
