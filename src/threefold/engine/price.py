@@ -14,7 +14,9 @@ from typing import NamedTuple
 from threefold.step import StepPlan, StepResult
 
 MEMORY_STEPS = 20.0
-"""Steps over which what the host takes is averaged."""
+"""Steps over which what the host takes is averaged …"""
+EASE_STEPS = 4.0
+"""… and over so few where steps overlap and it takes less than was known: as a rule nothing is left to see of it."""
 
 
 class _Kind(NamedTuple):
@@ -22,13 +24,15 @@ class _Kind(NamedTuple):
 
     is_asking: bool
     has_drafts: bool
-    has_new_rows: bool
+    has_prompts: bool
+    """Rows are set up, or prompts go on."""
 
     @classmethod
     def of(cls, plan: StepPlan) -> _Kind:
         is_asking = any(row.next_draft for row in plan.rows)
         has_drafts = is_asking or any(row.max_draft for row in plan.rows)
-        return cls(is_asking, has_drafts, bool(plan.new_rows))
+        has_prompts = bool(plan.new_rows) or any(row.num_new - row.max_draft > 1 for row in plan.rows)
+        return cls(is_asking, has_drafts, has_prompts)
 
 
 class DraftPrice:
@@ -40,10 +44,11 @@ class DraftPrice:
 
     def __init__(self, is_overlapped: bool) -> None:
         self._is_overlapped = is_overlapped
+        self._memory_below = EASE_STEPS if is_overlapped else MEMORY_STEPS
         self._ended_s: float | None = None
         self._before = _Kind(False, False, False)
-        self._plain_ms: dict[int, float] = {}  # a committed token's share of the host, by the size of the batch
-        self._setup_ms: dict[int, float] = {}  # what rows that are set up add to it
+        self._plain_ms: dict[int, float] = {}  # the host's part without drafts, a token or row, by the batch's size
+        self._setup_ms: dict[int, float] = {}  # what prompts add to it
         self._draft_ms: dict[int, float] = {}  # what drafts cost a step lately
 
     def rest(self) -> None:
@@ -67,33 +72,38 @@ class DraftPrice:
         if before_s is None or not num_tokens:
             return result
         size = len(plan.rows).bit_length()
+        # Where steps overlap, more tokens a row cost the host next to nothing until the next step is launched.
+        num_shares = len(plan.rows) if self._is_overlapped else num_tokens
         beside_ms = max((ended_s - before_s) * 1000 - result.forward_ms, 0.0)
-        is_setting_up = before.has_new_rows or self._before.has_new_rows
+        has_prompts = before.has_prompts or self._before.has_prompts
         if not has_price:
-            self._learn_plain(size, num_tokens, beside_ms, is_setting_up=is_setting_up)
+            self._learn_plain(size, num_shares, beside_ms, has_prompts=has_prompts)
             return result
-        allowed_ms = self._allowed_ms(size, num_tokens, is_setting_up=is_setting_up)
+        allowed_ms = self._allowed_ms(size, num_shares, has_prompts=has_prompts)
         if allowed_ms is None:
             return replace(result, draft_ms=max(result.draft_ms, self._draft_ms.get(size, 0.0)))
         draft_ms = max(beside_ms - allowed_ms, 0.0)
         _average(self._draft_ms, size, draft_ms)
         return replace(result, draft_ms=draft_ms)
 
-    def _learn_plain(self, size: int, num_tokens: int, beside_ms: float, *, is_setting_up: bool) -> None:
-        if not is_setting_up:
-            _average(self._plain_ms, size, beside_ms / num_tokens)
+    def _learn_plain(self, size: int, num_shares: int, beside_ms: float, *, has_prompts: bool) -> None:
+        if not has_prompts:
+            if self._is_overlapped:  # as a rule it is all hidden: one slow step is no sign that it is not
+                self._plain_ms.setdefault(size, 0.0)
+            _average(self._plain_ms, size, beside_ms / num_shares, self._memory_below)
             return
-        allowed_ms = self._allowed_ms(size, num_tokens, is_setting_up=False)
+        allowed_ms = self._allowed_ms(size, num_shares, has_prompts=False)
         if allowed_ms is not None:
-            _average(self._setup_ms, size, max(beside_ms - allowed_ms, 0.0))
+            _average(self._setup_ms, size, max(beside_ms - allowed_ms, 0.0), self._memory_below)
 
-    def _allowed_ms(self, size: int, num_tokens: int, *, is_setting_up: bool) -> float | None:
-        """What a step of so many tokens would have cost the host without drafts; None = nobody knows."""
-        setup_ms = self._setup_ms.get(size) if is_setting_up else 0.0
+    def _allowed_ms(self, size: int, num_shares: int, *, has_prompts: bool) -> float | None:
+        """What such a step would have cost the host without drafts; None = nobody knows."""
+        setup_ms = self._setup_ms.get(size) if has_prompts else 0.0
         share_ms = self._plain_ms.get(size, 0.0 if self._is_overlapped else None)
-        return None if setup_ms is None or share_ms is None else share_ms * num_tokens + setup_ms
+        return None if setup_ms is None or share_ms is None else share_ms * num_shares + setup_ms
 
 
-def _average(by_size: dict[int, float], size: int, ms: float) -> None:
+def _average(by_size: dict[int, float], size: int, ms: float, memory_below: float = MEMORY_STEPS) -> None:
+    """Take a reading into the average of its size; one below it counts as if only so many had gone before."""
     known_ms = by_size.get(size, ms)
-    by_size[size] = known_ms + (ms - known_ms) / MEMORY_STEPS
+    by_size[size] = known_ms + (ms - known_ms) / (memory_below if ms < known_ms else MEMORY_STEPS)
