@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from threefold.cost import CostCurve, StepShape
 from threefold.draft.acceptance import Acceptance
 from threefold.draft.admit import admit
@@ -56,7 +59,8 @@ class Controller:
         prior_chance: float = PRIOR_CHANCE,
         is_behind: bool = False,
     ) -> None:
-        _prepare()
+        for prepare in PREPARE:
+            prepare()
         if not has_rounds:
             cost.guess_draft(HELD_UP_MS if sight_rows else HOST_MS, HOST_ROW_MS)
         self._cost = cost
@@ -219,14 +223,30 @@ class Controller:
         return counts
 
 
-def _prepare() -> None:
-    """Have what is compiled by numba compiled, or read from the disk, before a step depends on it."""
-    acceptance, draft_yield = Acceptance(1), DraftYield(1)
-    cost, shape = CostCurve.uninformed(), StepShape(1, 1, 1)
-    acceptance.start(0)
-    survival = acceptance.calibrate([0], [""], [[0.5]])
+def prepare_outlook() -> None:
+    """Have what settles lengths to ask for compiled, or read from the disk."""
+    DraftYield(1).outlook(1, 1, CostCurve.uninformed(), StepShape(1, 1, 1))
+
+
+def prepare_admission() -> None:
+    """The same of what admits drafts."""
+    survival = _calibrated(Acceptance(1))
+    admit(survival, CostCurve.uninformed(), StepShape(1, 1, 1), num_committing=1)
+
+
+def prepare_learning() -> None:
+    """The same of what learns from verifications."""
+    acceptance = Acceptance(1)
+    survival = _calibrated(acceptance)
     acceptance.observe(0, 1, 1)
     acceptance.learn()
-    draft_yield.learn([1], survival)
-    draft_yield.outlook(1, 1, cost, shape)
-    admit(survival, cost, shape, num_committing=1)
+    DraftYield(1).learn([1], survival)
+
+
+def _calibrated(acceptance: Acceptance) -> npt.NDArray[np.float64]:
+    acceptance.start(0)
+    return acceptance.calibrate([0], [""], [[0.5]])
+
+
+PREPARE = (prepare_outlook, prepare_admission, prepare_learning)
+"""All of it, before a step depends on it."""

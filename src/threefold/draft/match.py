@@ -34,7 +34,8 @@ MOST = 0.97
 """A copy may end anywhere."""
 LEAST_SURVIVAL = 0.02
 """Drafts end where less than this is left."""
-_LEAST_ROOM = 256
+LEAST_ROOM = 256
+"""Tokens that a text has room for at first."""
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio, which spreads consecutive numbers (Knuth)
 
 
@@ -44,6 +45,11 @@ class Found(NamedTuple):
     length: int
     """Tokens that agree, counted backwards."""
     draft: Draft
+
+
+def anchor_sizes(min_match: int, max_match: int) -> Ints:
+    """Lengths of the anchors of a text, the longest first."""
+    return np.array(sorted({min_match, (min_match + max_match) // 2}, reverse=True), dtype=np.int32)
 
 
 class MatchIndex:
@@ -58,7 +64,7 @@ class MatchIndex:
 
     def __init__(self, min_match: int, max_match: int) -> None:
         self._max_match = max_match
-        self._sizes = np.array(sorted({min_match, (min_match + max_match) // 2}, reverse=True), dtype=np.int32)
+        self._sizes = anchor_sizes(min_match, max_match)
         self._num_tokens = 0
         self._num_indexed = 0
         self._tokens = np.empty(0, dtype=np.int32)
@@ -87,7 +93,7 @@ class MatchIndex:
         if not num_known:
             return None
         self._num_indexed = num_known
-        length, token_ids, survival = _find(
+        length, token_ids, survival = find_match(
             self._tokens,
             num_indexed,
             num_known,
@@ -102,7 +108,7 @@ class MatchIndex:
         return Found(length, Draft(token_ids.tolist(), tuple(survival.tolist()))) if length else None
 
     def _grow(self, num_needed: int) -> None:
-        room = max(_LEAST_ROOM, 1 << (num_needed - 1).bit_length())
+        room = max(LEAST_ROOM, 1 << (num_needed - 1).bit_length())
         tokens = np.empty(room, dtype=np.int32)
         tokens[: self._num_tokens] = self.token_ids
         self._tokens = tokens
@@ -171,7 +177,7 @@ def _candidates(tokens: Ints, size: int, last: Ints, before: Ints, text: Ints, m
 
 
 @numba.njit(cache=True, nogil=True)
-def _find(
+def find_match(
     tokens: Ints,
     num_indexed: int,
     num_known: int,

@@ -19,11 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from threefold.draft.drafter import Draft
-from threefold.draft.match import Ints, _find
+from threefold.draft.match import LEAST_ROOM, Ints, anchor_sizes, find_match
 
 Longs = npt.NDArray[np.int64]
-
-_LEAST_ROOM = 256
 
 
 class Texts:
@@ -36,11 +34,11 @@ class Texts:
 
     def __init__(self, min_match: int, max_match: int) -> None:
         self._max_match = max_match
-        self._sizes = np.array(sorted({min_match, (min_match + max_match) // 2}, reverse=True), dtype=np.int32)
-        self._tokens: Ints = np.empty((0, _LEAST_ROOM), dtype=np.int32)
+        self._sizes = anchor_sizes(min_match, max_match)
+        self._tokens: Ints = np.empty((0, LEAST_ROOM), dtype=np.int32)
         self._num_tokens: Longs = np.zeros(0, dtype=np.int64)
         self._free: list[int] = []
-        self._make_room(1, _LEAST_ROOM)
+        self._make_room(1, LEAST_ROOM)
 
     def add(self, token_ids: Sequence[int]) -> int:
         """A text begins. Returns its slot."""
@@ -80,13 +78,7 @@ class Texts:
         counts = _search(
             np.array(slots, dtype=np.int64),
             np.array(num_wanted, dtype=np.int64),
-            self._tokens,
-            self._last,
-            self._before,
-            self._num_tokens,
-            self._num_indexed,
-            self._sizes,
-            self._max_match,
+            *self._searched,
             token_ids,
             survival,
         )
@@ -95,17 +87,7 @@ class Texts:
 
     def _search_one(self, slot: int, num_wanted: int) -> Draft | None:
         """The same for one, without arrays to say which."""
-        length, copied, chances = _search_slot(
-            slot,
-            num_wanted,
-            self._tokens,
-            self._last,
-            self._before,
-            self._num_tokens,
-            self._num_indexed,
-            self._sizes,
-            self._max_match,
-        )
+        length, copied, chances = _search_slot(slot, num_wanted, *self._searched)
         return Draft(copied.tolist(), tuple(chances.tolist())) if length else None
 
     def _make_room(self, num_slots: int, room: int) -> None:
@@ -119,6 +101,9 @@ class Texts:
         self._num_indexed = np.zeros(num_slots, dtype=np.int64)
         self._last: Ints = np.zeros((num_slots, num_sizes, room), dtype=np.int32)
         self._before: Ints = np.zeros((num_slots, num_sizes, room), dtype=np.int32)
+        self._searched = (  # what the compiled search takes
+            self._tokens, self._last, self._before, self._num_tokens, self._num_indexed, self._sizes, self._max_match
+        )  # fmt: skip
         self._free += range(num_slots - 1, len(before) - 1, -1)
 
 
@@ -146,7 +131,7 @@ def _search_slot(
     start, end = num_indexed[slot], num_tokens[slot]
     num_indexed[slot] = end
     text = tokens[slot]
-    return _find(text, start, end, sizes, last[slot], before[slot], text, end, max_match, num_wanted)
+    return find_match(text, start, end, sizes, last[slot], before[slot], text, end, max_match, num_wanted)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -20,11 +20,8 @@ import numba
 import numpy as np
 
 import threefold
-from threefold.cost import CostCurve, StepShape
-from threefold.draft import match
-from threefold.draft.acceptance import Acceptance
-from threefold.draft.admit import admit
-from threefold.draft.yields import DraftYield
+from threefold.draft import match, texts
+from threefold.draft.controller import prepare_admission, prepare_learning, prepare_outlook
 from threefold.runner import loops
 from threefold.sample import verify
 from threefold.sample.native import Filters, draw_rows
@@ -39,29 +36,17 @@ def _draw() -> None:
     draw_rows(np.zeros((1, 2), dtype=np.float32), one, Filters(np.zeros(1, dtype=np.int64), one, one), np.zeros(1))
 
 
-def _outlook() -> None:
-    DraftYield(1).outlook(1, 1, CostCurve.uninformed(), StepShape(1, 1, 1))
-
-
-def _admit() -> None:
-    acceptance = Acceptance(1)
-    acceptance.start(0)
-    survival = acceptance.calibrate([0], [""], [[0.5]])
-    admit(survival, CostCurve.uninformed(), StepShape(1, 1, 1), num_committing=1)
-
-
 def _small() -> None:
-    acceptance, draft_yield = Acceptance(1), DraftYield(1)
-    acceptance.start(0)
-    survival = acceptance.calibrate([0], [""], [[0.5]])
-    acceptance.observe(0, 1, 1)
-    acceptance.learn()
-    draft_yield.learn([1], survival)
-    for prepare in (match.prepare, loops.prepare, verify.prepare):
+    for prepare in (prepare_learning, match.prepare, texts.prepare, loops.prepare, verify.prepare):
         prepare()
 
 
-JOBS: dict[str, Callable[[], None]] = {"draw": _draw, "outlook": _outlook, "admit": _admit, "small": _small}
+JOBS: dict[str, Callable[[], None]] = {
+    "draw": _draw,
+    "outlook": prepare_outlook,
+    "admit": prepare_admission,
+    "small": _small,
+}
 """What a process compiles, the longest first."""
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 
 from threefold.kernels.attention import HostPlan, PagedAttention
+from threefold.kernels.bodies import is_native
 from threefold.kernels.kv import KVCache
 from threefold.kernels.packed_layers import PackedLayer, PackedLayers
 from threefold.kernels.rotary import Heads
@@ -53,14 +54,10 @@ class LayersAtOnce:
 def layers_at_once(layers: Sequence[LayerParts], heads: Heads, num_ranks: int) -> LayersAtOnce | None:
     """The layers as one op; None = they cannot be."""
     packed = [one for layer in layers if (one := _packed(layer)) is not None]
-    is_native = heads.head_dim % _HEAD_MULTIPLE == 0
-    if num_ranks > 1 or len(packed) < len(layers) or not is_native:
+    norm = layers[0].input_norm.weight
+    if num_ranks > 1 or len(packed) < len(layers) or not is_native(norm.device, norm.dtype, heads.head_dim // 2):
         return None
     return LayersAtOnce(PackedLayers(packed, heads, layers[0].input_norm.eps), [one.attention for one in packed])
-
-
-_HEAD_MULTIPLE = 32
-"""Of head_dim, which the compiled bodies of rotation and attention need."""
 
 
 def _packed(layer: LayerParts) -> PackedLayer | None:

@@ -201,13 +201,17 @@ def peek_f16(_context: Any, _address: Any) -> Any:
     return define(types.float32, [types.int64], emit)
 
 
+def _changed(builder: Any, address: Any, operation: str, number: Any, order: str) -> Any:
+    """Change the int64 at an address, as one step among all threads; what it was."""
+    return builder.atomic_rmw(operation, builder.inttoptr(address, llvm.I64.as_pointer()), number, order)
+
+
 @instruction
 def take_next(_context: Any, _address: Any) -> Any:
     """Add one to the int64 there, as one step among all threads; returns what it was."""
 
     def emit(builder: Any, address: Any) -> Any:
-        counter = builder.inttoptr(address, llvm.I64.as_pointer())
-        return builder.atomic_rmw("add", counter, llvm.I64(1), "acq_rel")
+        return _changed(builder, address, "add", llvm.I64(1), "acq_rel")
 
     return define(types.int64, [types.int64], emit)
 
@@ -227,8 +231,7 @@ def add_shared(_context: Any, _address: Any, _number: Any) -> Any:
     """Add to the int64 there, in one order for all threads and all such numbers; returns what it was."""
 
     def emit(builder: Any, address: Any, number: Any) -> Any:
-        counter = builder.inttoptr(address, llvm.I64.as_pointer())
-        return builder.atomic_rmw("add", counter, number, "seq_cst")
+        return _changed(builder, address, "add", number, "seq_cst")
 
     return define(types.int64, [types.int64, types.int64], emit)
 
@@ -238,8 +241,7 @@ def take_shared(_context: Any, _address: Any) -> Any:
     """The int64 there, in the order of `add_shared`; leaves zero."""
 
     def emit(builder: Any, address: Any) -> Any:
-        counter = builder.inttoptr(address, llvm.I64.as_pointer())
-        return builder.atomic_rmw("xchg", counter, llvm.I64(0), "seq_cst")
+        return _changed(builder, address, "xchg", llvm.I64(0), "seq_cst")
 
     return define(types.int64, [types.int64], emit)
 

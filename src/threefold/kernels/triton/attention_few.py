@@ -23,6 +23,27 @@ def query_places(first_token, kv_head, BLOCK_M: tl.constexpr, NUM_HEADS: tl.cons
 
 
 @triton.jit
+def tile_queries(
+    qkv_ptr,
+    first_token,
+    num_tokens,
+    kv_head,
+    BLOCK_M: tl.constexpr,
+    NUM_HEADS: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr,
+):
+    """[BLOCK_M, PADDED_DIM] of num_tokens tokens; zeros beyond them."""
+    GROUP: tl.constexpr = NUM_HEADS // NUM_KV_HEADS
+    tokens, heads = query_places(first_token, kv_head, BLOCK_M, NUM_HEADS, NUM_KV_HEADS)
+    channels = tl.arange(0, PADDED_DIM)
+    is_there = (tl.arange(0, BLOCK_M) < num_tokens * GROUP)[:, None] & (channels < HEAD_DIM)[None, :]
+    query_rows = tokens * (NUM_HEADS + 2 * NUM_KV_HEADS) + heads
+    return tl.load(qkv_ptr + query_rows[:, None] * HEAD_DIM + channels[None, :], mask=is_there, other=0.0)
+
+
+@triton.jit
 def attend_few(
     qkv_ptr,
     keys_ptr,
@@ -51,18 +72,14 @@ def attend_few(
 ):
     """(sums of values, peaks of scores, sums of weights) over begin .. end; num_new * group <= BLOCK_M."""
     GROUP: tl.constexpr = NUM_HEADS // NUM_KV_HEADS
-    tokens, heads = query_places(first_token, kv_head, BLOCK_M, NUM_HEADS, NUM_KV_HEADS)
-    places = tl.arange(0, BLOCK_M)
-    channels = tl.arange(0, PADDED_DIM)
-    is_there = (places < num_new * GROUP)[:, None] & (channels < HEAD_DIM)[None, :]
-    query_rows = tokens * (NUM_HEADS + 2 * NUM_KV_HEADS) + heads
-    queries = tl.load(qkv_ptr + query_rows[:, None] * HEAD_DIM + channels[None, :], mask=is_there, other=0.0)
+    queries = tile_queries(qkv_ptr, first_token, num_new, kv_head, BLOCK_M, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM,
+                           PADDED_DIM)  # fmt: skip
     acc, peak, total = fold_context(
         tl.zeros([BLOCK_M, PADDED_DIM], dtype=tl.float32),
         tl.full([BLOCK_M], LOWEST, dtype=tl.float32),
         tl.zeros([BLOCK_M], dtype=tl.float32),
         queries,
-        context - num_new + places // GROUP,
+        context - num_new + tl.arange(0, BLOCK_M) // GROUP,
         keys_ptr + kv_head * (BLOCK_SIZE * HEAD_DIM),
         values_ptr + kv_head * (BLOCK_SIZE * HEAD_DIM),
         tables_ptr + row.to(tl.int64) * table_width,

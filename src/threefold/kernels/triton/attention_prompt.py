@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from threefold.kernels.triton.attention_few import query_places, store_result
+from threefold.kernels.triton.attention_few import store_result, tile_queries
 from threefold.kernels.triton.attention_tile import LOWEST, NO_WINDOW, first_seen, fold_context
 
 
@@ -43,14 +43,10 @@ def attend_tile(
 ):
     """num_tokens tokens of a row, the last of which sees `context` tokens, for one KV head."""
     GROUP: tl.constexpr = NUM_HEADS // NUM_KV_HEADS
-    tokens, heads = query_places(first_token, kv_head, BLOCK_M, NUM_HEADS, NUM_KV_HEADS)
-    places = tl.arange(0, BLOCK_M)
-    channels = tl.arange(0, PADDED_DIM)
-    is_there = (places < num_tokens * GROUP)[:, None] & (channels < HEAD_DIM)[None, :]
-    query_rows = tokens * (NUM_HEADS + 2 * NUM_KV_HEADS) + heads
-    queries = tl.load(qkv_ptr + query_rows[:, None] * HEAD_DIM + channels[None, :], mask=is_there, other=0.0)
+    queries = tile_queries(qkv_ptr, first_token, num_tokens, kv_head, BLOCK_M, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM,
+                           PADDED_DIM)  # fmt: skip
     first_position = context - num_tokens
-    positions = first_position + places // GROUP
+    positions = first_position + tl.arange(0, BLOCK_M) // GROUP
     keys_ptr += kv_head * (BLOCK_SIZE * HEAD_DIM)
     values_ptr += kv_head * (BLOCK_SIZE * HEAD_DIM)
     table_ptr = tables_ptr + row.to(tl.int64) * table_width
