@@ -51,7 +51,7 @@ step |= dict.fromkeys(("shares_ptr", "peaks_ptr", "totals_ptr"), "*fp32") | {"qk
 step |= dict.fromkeys(("table_width", "max_new", "num_splits", "max_tiles", "share_width", "num_rows"), "i32")
 step |= dict.fromkeys(("max_few", "max_shares", "wanted_shares", "num_counters"), "i32") | {"score_scale": "fp32"}
 constants = heads | {"HEAD_DIM": 128, "PADDED_DIM": 128, "WINDOW": 0}
-few = {"BLOCK_M": 16, "BLOCK_N": 64, "STAGES": 3, "IS_SPLIT": True}
+few = {"BLOCK_M": 16, "BLOCK_N": 64, "STAGES": 3, "IS_SPLIT": True, "IS_EARLY": True}
 check(attention_decode.attend_decode, 4, constants | few, **step, **caches)
 tiles = {"TILE_M": 64, "TILE_N": 64, "TILE_STAGES": 2}
 for few_m in (0, 16):
@@ -59,6 +59,7 @@ for few_m in (0, 16):
     check(attention_mixed.attend_mixed, 4, constants | tiles | few, **step, **caches)
 check(attention_mixed.list_attention_work, 4, {"TILE": 16, "BLOCK_N": 64, "WINDOW": 0}, **step)
 constants = {"NUM_HEADS": 32, "HEAD_DIM": 128, "PADDED_DIM": 128, "BLOCK_N": 64, "MAX_SPLITS": 64, "WINDOW": 0}
+constants |= {"IS_EARLY": True}
 check(attention_decode.merge_splits, 2, constants, **step)
 
 winners = {"keys_ptr": "*i32", "ids_ptr": "*i32", "row_stride": "i32"}

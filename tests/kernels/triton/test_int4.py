@@ -7,15 +7,16 @@ import torch
 import triton
 import triton.language as tl
 
+from threefold.kernels.activation import silu_mul_reference
 from threefold.kernels.int4 import Int4Weight, dequantize, int4_product_reference, pack
 from threefold.kernels.triton import int4, int4_dequantize, int4_few
 from threefold.kernels.triton.int4 import tiled_body
 from threefold.kernels.triton.int4_dequantize import dequantize_piece, dequantizing_body
+from threefold.kernels.triton.int4_results import add_splits
 from threefold.kernels.triton.int4_tables import MAX_FEW_TOKENS, FewSizes, Int4Sizes, int4_sizes
 from threefold.kernels.triton.int4_wide_tables import (
     MAX_WIDE_TOKENS,
     MIN_WIDE_TOKENS,
-    MOST_SPLIT_TILES,
     NUM_MULTIPROCESSORS,
     WideSizes,
     likely_wide,
@@ -111,6 +112,27 @@ def test_many_tokens_in_pieces(has_bias: bool, is_gated: bool) -> None:
     assert (got.float() - right).norm() <= 2e-3 * right.norm()
 
 
+@pytest.mark.parametrize("is_gated", [False, True])
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("num_tokens", [5, 33])
+def test_splits_of_the_last_outputs_are_added_and_the_first_ones_left_alone(
+    num_tokens: int, has_bias: bool, is_gated: bool
+) -> None:
+    num_outputs, first = 600, 256
+    parts = torch.randn(3, num_tokens, (num_outputs - first) * (2 if is_gated else 1))
+    bias = torch.randn(num_outputs * (2 if is_gated else 1)).half()
+    out = torch.full((num_tokens, num_outputs), 7.0).half()
+
+    add_splits(parts, bias, out, {"NUM_OUTPUTS": num_outputs, "HAS_BIAS": has_bias, "IS_GATED": is_gated})
+
+    sums = parts.sum(0).view(num_tokens, -1, num_outputs - first)
+    if has_bias:
+        sums += bias.float().view(-1, num_outputs)[:, first:]
+    right = silu_mul_reference(sums.flatten(1)) if is_gated else sums[:, 0]
+    assert (out[:, :first] == 7.0).all()
+    torch.testing.assert_close(out[:, first:].float(), right, rtol=4e-3, atol=4e-3)
+
+
 def test_sizes_fill_the_card_and_end_where_dequantising_pays() -> None:
     few, some, many = (int4_sizes(num, 4096, 48, is_gated=False, can_be_wide=False) for num in (1, 256, 8192))
 
@@ -148,7 +170,6 @@ def test_every_wide_cut_gives_every_program_something(
         share = -(-num_chunks // cut.num_splits)
         assert (cut.num_splits - 1) * share < num_chunks
         assert (cut.num_splits > 1) == (num_split > 0)
-        assert num_split <= MOST_SPLIT_TILES
         assert num_whole + num_split == -(-num_rows // cut.block_rows) * -(-num_tokens // cut.block_tokens)
         assert not (is_gated and cut.block_rows < 256)
 

@@ -57,12 +57,12 @@ for is_gated in (False, True):
             assert binary.asm["ptx"].count("wgmma.mma_async") >= 2 * binary.asm["ptx"].count("wgmma.wait_group") - 4
 constants = {"NUM_OUTPUTS": 4096, "HAS_BIAS": True, "IS_GATED": True, "SPLITS": 3, "BLOCK": 256}
 check(int4_results._add_splits, 8, 1, constants, "splits", parts_ptr="*fp32", out_ptr="*bf16", bias_ptr="*bf16",
-      num_tokens="i32")
+      num_tokens="i32", first_output="i32")
 constants = {"NUM_ROWS": 4096, "NUM_INPUTS": 4096, "UNITS": 64, "GROUP": 128, "BLOCK_N": 16}
 check(int4_dequantize._dequantize, 4, 1, constants, "pieces", units_ptr="*i16", scale_zeros_ptr="*i32",
       out_ptr="*fp16", first_output="i32", num_outputs="i32")
 
-wide = dict(scale_zeros_ptr="*i32", bias_ptr="*bf16", out_ptr="*bf16", parts_ptr="*fp32", counters_ptr="*i32")
+wide = dict(scale_zeros_ptr="*i32", bias_ptr="*bf16", out_ptr="*bf16", parts_ptr="*fp32")
 wide |= dict.fromkeys(("num_tokens", "num_whole", "num_splits", "num_items"), "i32")
 wide_cuts = {WideSizes(128, 256, 1): (64, 128), WideSizes(64, 128, 1): (64, 64), WideSizes(32, 256, 1): (32, 96)}
 for sizes, (units, group) in wide_cuts.items():

@@ -1,4 +1,4 @@
-"""Steps without prompts: contexts split over programs, their shares merged by a second kernel.
+"""Steps without prompts: contexts split over programs, their shares merged by a second kernel, which begins early.
 
 A split's length follows from its row's own context, on the card; how many splits there are, from shapes alone.
 """
@@ -11,11 +11,13 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from threefold.kernels.attention import StepBounds
 from threefold.kernels.kv import KVCache
 from threefold.kernels.triton.attention_few import attend_few, query_places, store_result
 from threefold.kernels.triton.attention_tile import LOWEST, Served, first_seen
+from threefold.kernels.triton.early import can_begin_early
 from threefold.kernels.triton.tables import DecodeSizes
 
 WORTHLESS_SPLITS = 2
@@ -63,12 +65,15 @@ def attend_decode(
     STAGES: tl.constexpr,
     IS_SPLIT: tl.constexpr,
     WINDOW: tl.constexpr,
+    IS_EARLY: tl.constexpr,
 ):
     """Program (KV head, row, split): rows of up to max_new new tokens; max_new * group <= BLOCK_M."""
     kv_head, row, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     first_token = tl.load(row_starts_ptr + row)
     num_new = tl.load(row_starts_ptr + row + 1) - first_token
     context = tl.load(context_lens_ptr + row)
+    if IS_EARLY and IS_SPLIT:
+        gdc_launch_dependents()
     if num_new <= 0:
         return
     begin = first_seen(context - num_new, WINDOW, BLOCK_N)
@@ -116,12 +121,15 @@ def merge_splits(
     BLOCK_N: tl.constexpr,
     MAX_SPLITS: tl.constexpr,
     WINDOW: tl.constexpr,
+    IS_EARLY: tl.constexpr,
 ):
     """Program (head, place of a new token in its row, row): the token's splits, weighted by their peaks, into out."""
     head, place, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     first_token = tl.load(row_starts_ptr + row)
     num_new = tl.load(row_starts_ptr + row + 1) - first_token
     context = tl.load(context_lens_ptr + row)
+    if IS_EARLY:  # what is read above is older than the kernel ahead
+        gdc_wait()
     if place >= num_new:
         return
     begin = first_seen(context - num_new, WINDOW, BLOCK_N)
@@ -175,6 +183,7 @@ class DecodeRows:
         self._sizes = sizes
         self._num_splits = self._splits(bounds, min(max_splits or _MAX_SPLITS, _MAX_SPLITS))
         heads, device = served.heads, rows[0].device
+        self._is_early = can_begin_early(device)
         shape = (num_rows, bounds.max_new, heads.num_heads, self._num_splits) if self._num_splits > 1 else (0, 0, 0, 0)
         self._states = tuple(
             torch.empty(size, dtype=torch.float32, device=device) for size in ((*shape, heads.head_dim), shape, shape)
@@ -212,6 +221,7 @@ class DecodeRows:
             BLOCK_N=sizes.block_n,
             STAGES=sizes.num_stages,
             IS_SPLIT=self._num_splits > 1,
+            IS_EARLY=self._is_early,
             num_warps=sizes.num_warps if block_m < _WIDE_M else 2 * sizes.num_warps,
         )
         if self._num_splits == 1:
@@ -229,5 +239,7 @@ class DecodeRows:
             BLOCK_N=sizes.block_n,
             MAX_SPLITS=_MAX_SPLITS,
             WINDOW=served.window,
+            IS_EARLY=self._is_early,
             num_warps=2,
+            launch_pdl=self._is_early,
         )

@@ -14,7 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
-_ADD_BLOCK = 256
+_ADD_BLOCK, _ADD_BLOCK_OF_MANY, _ADD_WARPS = 256, 1024, 8
+_MANY_TOKENS = 33
 
 
 @triton.jit
@@ -61,22 +62,24 @@ def store_tile(acc, index, tokens, is_token, bias_ptr, out_ptr, num_tokens, spli
         tl.store(out_ptr + tokens[None, :] * NUM_OUTPUTS + outputs[:, None], acc.to(dtype), mask=mask)
 
 
-@triton.jit(do_not_specialize_on_alignment=["num_tokens"])
-def _add_splits(parts_ptr, bias_ptr, out_ptr, num_tokens, NUM_OUTPUTS: tl.constexpr, HAS_BIAS: tl.constexpr,
-                IS_GATED: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """Program: BLOCK results of one token, from the sums of all splits."""
-    num_rows: tl.constexpr = NUM_OUTPUTS * 2 if IS_GATED else NUM_OUTPUTS
+@triton.jit(do_not_specialize_on_alignment=["num_tokens"], do_not_specialize=["first_output"])
+def _add_splits(parts_ptr, bias_ptr, out_ptr, num_tokens, first_output, NUM_OUTPUTS: tl.constexpr,
+                HAS_BIAS: tl.constexpr, IS_GATED: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """Program: BLOCK results of one token, from first_output on, from the sums of all splits."""
+    num_split = NUM_OUTPUTS - first_output
+    num_rows = num_split * 2 if IS_GATED else num_split
     dtype = out_ptr.dtype.element_ty
     token = tl.program_id(0).to(tl.int64)
-    outputs = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    places = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    outputs = first_output + places
     is_output = outputs < NUM_OUTPUTS
     acc = tl.zeros((BLOCK,), dtype=tl.float32)
     up = tl.zeros((BLOCK,), dtype=tl.float32)
     for split in tl.static_range(SPLITS):
-        part = parts_ptr + (split * num_tokens + token) * num_rows + outputs
+        part = parts_ptr + (split * num_tokens + token) * num_rows + places
         acc += tl.load(part, mask=is_output, other=0.0)
         if IS_GATED:
-            up += tl.load(part + NUM_OUTPUTS, mask=is_output, other=0.0)
+            up += tl.load(part + num_split, mask=is_output, other=0.0)
     if HAS_BIAS:
         acc += tl.load(bias_ptr + outputs, mask=is_output, other=0.0).to(tl.float32)
     if IS_GATED:
@@ -87,9 +90,21 @@ def _add_splits(parts_ptr, bias_ptr, out_ptr, num_tokens, NUM_OUTPUTS: tl.conste
 
 
 def add_splits(parts: torch.Tensor, bias: torch.Tensor, out: torch.Tensor, beside: dict[str, Any]) -> None:
-    """Results [num_tokens, out] from the sums of all splits [splits, num_tokens, rows]; `beside`: what tiles had."""
+    """The last results of [num_tokens, out], from the sums of all splits [splits, num_tokens, rows].
+
+    `beside`: what tiles had.
+    """
     num_tokens, num_outputs = out.shape
-    grid = (num_tokens, triton.cdiv(num_outputs, _ADD_BLOCK))
-    _add_splits[grid](
-        parts, bias, out, num_tokens, SPLITS=parts.shape[0], BLOCK=_ADD_BLOCK, num_warps=_ADD_BLOCK // 32, **beside
+    num_split = parts.shape[2] // 2 if beside["IS_GATED"] else parts.shape[2]
+    block = _ADD_BLOCK if num_tokens < _MANY_TOKENS else _ADD_BLOCK_OF_MANY
+    _add_splits[(num_tokens, triton.cdiv(num_split, block))](
+        parts,
+        bias,
+        out,
+        num_tokens,
+        num_outputs - num_split,
+        SPLITS=parts.shape[0],
+        BLOCK=block,
+        num_warps=_ADD_WARPS,
+        **beside,
     )

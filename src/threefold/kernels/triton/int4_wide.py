@@ -25,14 +25,15 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from threefold.kernels.int4 import PackedInt4
-from threefold.kernels.triton.int4_wide_tables import MOST_SPLIT_TILES, NUM_MULTIPROCESSORS, WideSizes
+from threefold.kernels.triton.int4_results import add_splits
+from threefold.kernels.triton.int4_wide_tables import NUM_MULTIPROCESSORS, WideSizes
 from threefold.kernels.triton.int4_wide_tile import (
     add_chunk,
     loaded,
     place_of,
     rows_of,
     store_results,
-    summed,
+    store_sums,
 )
 
 _MULTIPLYING, _FETCHING = gl.constexpr(240), gl.constexpr(24)
@@ -79,8 +80,8 @@ def _multiply(buffers, barriers, pointers, work, HALF: gl.constexpr, NUM_OUTPUTS
               IS_GATED: gl.constexpr, PARTS: gl.constexpr, BLOCK_M: gl.constexpr, X_STAGES: gl.constexpr,
               UNITS_STAGES: gl.constexpr):  # fmt: skip
     """Four warps: one HALF of every tile's rows."""
-    scale_zeros_ptr, bias_ptr, out_ptr, parts_ptr, counters_ptr = pointers
-    num_tokens, num_whole, num_splits, num_items = work
+    scale_zeros_ptr, bias_ptr, out_ptr, parts_ptr = pointers
+    num_tokens, num_whole, _, num_items = work
     dtype: gl.constexpr = out_ptr.dtype.element_ty
     each: gl.constexpr = PARTS // 2
     sums: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
@@ -103,21 +104,19 @@ def _multiply(buffers, barriers, pointers, work, HALF: gl.constexpr, NUM_OUTPUTS
             count += 1
         if PARTS == 2:
             acc_a += acc_b
-        has_all = tile < num_whole
         if tile >= num_whole:
-            slot = ((tile - num_whole) * gl.cdiv(num_tokens, BLOCK_M) + first_token // BLOCK_M) * 2 + HALF
-            acc_a, acc_b, has_all = summed(acc_a, acc_b, slot, split, num_splits, parts_ptr, counters_ptr, PARTS,
-                                           BLOCK_M, sums)  # fmt: skip
-        if has_all:
+            store_sums(acc_a, acc_b, first_a, first_b, first_token, split, work, parts_ptr, NUM_OUTPUTS, IS_GATED,
+                       PARTS, BLOCK_M, sums)  # fmt: skip
+        else:
             store_results(acc_a, acc_b, first_a, first_b, first_token, bias_ptr, out_ptr, num_tokens, NUM_OUTPUTS,
                           HAS_BIAS, IS_GATED, PARTS, BLOCK_M, sums, dtype)  # fmt: skip
 
 
 @gluon.jit(do_not_specialize=["num_tokens", "num_whole", "num_splits", "num_items"])
-def wide(x_desc, units_desc, scale_zeros_ptr, bias_ptr, out_ptr, parts_ptr, counters_ptr, num_tokens, num_whole,
-         num_splits, num_items, NUM_OUTPUTS: gl.constexpr, NUM_CHUNKS: gl.constexpr, UNITS: gl.constexpr,
-         GROUP: gl.constexpr, HAS_BIAS: gl.constexpr, IS_GATED: gl.constexpr, PARTS: gl.constexpr,
-         BLOCK_M: gl.constexpr, X_STAGES: gl.constexpr, UNITS_STAGES: gl.constexpr):  # fmt: skip
+def wide(x_desc, units_desc, scale_zeros_ptr, bias_ptr, out_ptr, parts_ptr, num_tokens, num_whole, num_splits,
+         num_items, NUM_OUTPUTS: gl.constexpr, NUM_CHUNKS: gl.constexpr, UNITS: gl.constexpr, GROUP: gl.constexpr,
+         HAS_BIAS: gl.constexpr, IS_GATED: gl.constexpr, PARTS: gl.constexpr, BLOCK_M: gl.constexpr,
+         X_STAGES: gl.constexpr, UNITS_STAGES: gl.constexpr):  # fmt: skip
     """Program: every so manieth item, which is a tile of rows times one of tokens, or a split of its inputs."""
     x_tiles = gl.allocate_shared_memory(x_desc.dtype, [X_STAGES, BLOCK_M, UNITS], x_desc.layout)
     units_tiles = gl.allocate_shared_memory(gl.int16, [UNITS_STAGES * PARTS, 64, UNITS], units_desc.layout)
@@ -134,7 +133,7 @@ def wide(x_desc, units_desc, scale_zeros_ptr, bias_ptr, out_ptr, parts_ptr, coun
     fence_async_shared()
     buffers = (x_tiles, units_tiles)
     barriers = (x_full, x_empty, units_full, units_empty)
-    pointers = (scale_zeros_ptr, bias_ptr, out_ptr, parts_ptr, counters_ptr)
+    pointers = (scale_zeros_ptr, bias_ptr, out_ptr, parts_ptr)
     work = (num_tokens, num_whole, num_splits, num_items)
     gl.warp_specialize([
         (_multiply, (buffers, barriers, pointers, work, gl.constexpr(0), NUM_OUTPUTS, NUM_CHUNKS, UNITS, GROUP,
@@ -156,24 +155,18 @@ def can_be_wide(weight: PackedInt4, *, is_gated: bool) -> bool:
 def wide_body(
     weight: PackedInt4, bias: torch.Tensor | None, *, is_gated: bool
 ) -> Callable[[torch.Tensor, WideSizes], torch.Tensor]:
-    """A function of x [num_tokens, in] and how to cut it, to [num_tokens, out], or half as many where gated.
-
-    Calls of one function have to follow one another, as they do on one stream: they share the counters of splits.
-    """
+    """A function of x [num_tokens, in] and how to cut it, to [num_tokens, out], or half as many where gated."""
     num_chunks, num_rows, num_units = weight.units.shape
     num_outputs = num_rows // 2 if is_gated else num_rows
     swizzled = gl.NVMMASharedLayout(swizzle_byte_width=num_units * 2, element_bitwidth=16)
     units = TensorDescriptor.from_tensor(weight.units.view(-1, num_units), [64, num_units], swizzled)
-    constants = {
-        "NUM_OUTPUTS": num_outputs,
+    beside = {"NUM_OUTPUTS": num_outputs, "HAS_BIAS": bias is not None, "IS_GATED": is_gated}
+    inputs = {
         "NUM_CHUNKS": num_chunks,
         "UNITS": num_units,
         "GROUP": min(weight.group_size, num_chunks * num_units * 4),
-        "HAS_BIAS": bias is not None,
-        "IS_GATED": is_gated,
     }
     given_bias = weight.scale_zeros if bias is None else bias
-    counters = torch.zeros(2 * MOST_SPLIT_TILES, dtype=torch.int32, device=weight.units.device)
 
     def multiply(x: torch.Tensor, sizes: WideSizes) -> torch.Tensor:
         x = x.contiguous()
@@ -181,8 +174,8 @@ def wide_body(
         num_whole, num_split = sizes.num_tiles(num_tokens, num_rows)
         x_stages, units_stages = sizes.stages
         out = x.new_empty((num_tokens, num_outputs))
-        num_sums = num_split * sizes.num_splits * sizes.block_rows * sizes.block_tokens
-        parts = x.new_empty(num_sums, dtype=torch.float32)
+        num_sums = max(0, num_rows - sizes.num_whole * sizes.block_rows)
+        parts = x.new_empty((sizes.num_splits, num_tokens, num_sums), dtype=torch.float32)
         num_items = num_whole + num_split * sizes.num_splits
         wide[(min(num_items, NUM_MULTIPROCESSORS),)](
             TensorDescriptor.from_tensor(x, [sizes.block_tokens, num_units], swizzled),
@@ -191,7 +184,6 @@ def wide_body(
             given_bias,
             out,
             parts,
-            counters,
             num_tokens,
             sizes.num_whole,
             sizes.num_splits,
@@ -202,8 +194,11 @@ def wide_body(
             UNITS_STAGES=units_stages,
             num_warps=4,
             maxnreg=_REGISTERS,
-            **constants,
+            **inputs,
+            **beside,
         )
+        if num_split:
+            add_splits(parts, given_bias, out, beside)
         return out
 
     return multiply

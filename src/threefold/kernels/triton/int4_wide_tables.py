@@ -29,16 +29,15 @@ class WideSizes(NamedTuple):
 
 
 NUM_MULTIPROCESSORS = 132
-MOST_SPLIT_TILES = 2 * NUM_MULTIPROCESSORS
 MIN_WIDE_TOKENS, MAX_WIDE_TOKENS = 33, 2048
 """Fewer are bound by memory, more are multiplied faster by torch, dequantised before."""
 
 _STAGES = {(256, 32): (8, 5), (256, 64): (8, 4), (256, 128): (7, 3), (128, 32): (12, 6), (128, 64): (12, 5),
            (128, 128): (9, 4)}  # fmt: skip
-_CHUNK_US = {(256, 32): 2.05, (256, 64): 2.3, (256, 128): 3.1, (128, 32): 1.35, (128, 64): 1.5, (128, 128): 1.8}
+_CHUNK_US = {(256, 32): 1.9, (256, 64): 2.25, (256, 128): 3.0, (128, 32): 1.3, (128, 64): 1.4, (128, 128): 1.7}
 """Time of a tile for one chunk of inputs, by rows and tokens of a tile."""
-_TILE_US, _SPLIT_US, _SUMS_US = 4.0, 1.5, 140e-6
-"""To begin and end a tile; to write what a split found; to read a sum again."""
+_TILE_US, _ADDING_US, _SUM_US = 3.5, 3.4, 1.4e-6
+"""To begin and end a tile; to launch what adds splits; to write and read one of their sums."""
 _MOST_SPLITS = 8
 
 
@@ -70,12 +69,13 @@ def _splits(num_chunks: int) -> set[int]:
 
 
 def likely_us(cut: WideSizes, num_tokens: int, num_rows: int, num_chunks: int) -> float:
-    """The time that the first program takes, which has the longest of each round's items."""
+    """The time that the first program takes, which has the longest of each round's items, and to add splits."""
     num_whole, num_split = cut.num_tiles(num_tokens, num_rows)
     num_items = num_whole + num_split * cut.num_splits
     rounds, whole_rounds = (-(-num // NUM_MULTIPROCESSORS) for num in (num_items, num_whole))
     chunk_us = _CHUNK_US[cut.block_rows, cut.block_tokens]
     whole_us = _TILE_US + num_chunks * chunk_us
-    adding_us = _SPLIT_US + _SUMS_US * cut.num_splits * cut.block_rows * cut.block_tokens
-    split_us = _TILE_US + -(-num_chunks // cut.num_splits) * chunk_us + adding_us
-    return whole_rounds * whole_us + (rounds - whole_rounds) * split_us
+    split_us = _TILE_US + -(-num_chunks // cut.num_splits) * chunk_us
+    num_sums = num_split * cut.num_splits * cut.block_rows * cut.block_tokens
+    adding_us = _ADDING_US + num_sums * _SUM_US if num_split else 0.0
+    return whole_rounds * whole_us + (rounds - whole_rounds) * split_us + adding_us

@@ -1,7 +1,7 @@
 """What the warps of kernels/triton/int4_wide.py do with one tile: where it lies, adding inputs, and its results.
 
-A tile has two or four times 64 of the weight's rows. Where several programs have splits of its inputs, the one that is
-done last adds what all of them found, always in one order.
+A tile has two or four times 64 of the weight's rows. What programs find that have splits of its inputs is added later
+(kernels/triton/int4_results.py).
 """
 # Triton brings no types, so its decorator hides those of the functions below.
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
@@ -135,29 +135,23 @@ def add_chunk(acc_a, acc_b, next_a, next_b, first_a, first_b, number, count, buf
 
 
 @gluon.jit
-def summed(acc_a, acc_b, slot, split, num_splits, parts_ptr, counters_ptr, PARTS: gl.constexpr, BLOCK_M: gl.constexpr,
-           sums: gl.constexpr):  # fmt: skip
-    """What all splits of a tile found, in one order, and whether this program is the one that has it: the last."""
-    size: gl.constexpr = 64 * BLOCK_M
-    each: gl.constexpr = PARTS // 2 * size
-    rows = gl.arange(0, 64, layout=gl.SliceLayout(1, sums))[:, None]
-    places = rows * BLOCK_M + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(0, sums))[None, :]
-    of_tile = parts_ptr + slot.to(gl.int64) * num_splits * each
-    gl.store(of_tile + split * each + places, acc_a)
-    if PARTS == 4:
-        gl.store(of_tile + split * each + size + places, acc_b)
-    gl.thread_barrier()
-    is_last = gl.atomic_add(counters_ptr + slot, 1, sem="acq_rel", scope="gpu") == num_splits - 1
-    if is_last:
-        acc_a = gl.load(of_tile + places, cache_modifier=".cg")
-        if PARTS == 4:
-            acc_b = gl.load(of_tile + size + places, cache_modifier=".cg")
-        for other in range(1, num_splits):
-            acc_a += gl.load(of_tile + other * each + places, cache_modifier=".cg")
-            if PARTS == 4:
-                acc_b += gl.load(of_tile + other * each + size + places, cache_modifier=".cg")
-        gl.store(counters_ptr + slot, 0)  # as the next product expects it
-    return acc_a, acc_b, is_last
+def store_sums(acc_a, acc_b, first_a, first_b, first_token, split, work, parts_ptr, NUM_OUTPUTS: gl.constexpr,
+               IS_GATED: gl.constexpr, PARTS: gl.constexpr, BLOCK_M: gl.constexpr, sums: gl.constexpr):  # fmt: skip
+    """What a split found, to [splits, num_tokens, rows that are split]; gated, all gates come first."""
+    num_tokens, num_whole, _, _ = work
+    first_output = num_whole * (128 if IS_GATED else PARTS * 64)
+    num_split = NUM_OUTPUTS - first_output
+    num_rows = num_split * 2 if IS_GATED else num_split
+    tokens = first_token + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(0, sums))
+    to_tokens = parts_ptr + (split * num_tokens + tokens).to(gl.int64)[None, :] * num_rows
+    rows = first_a - first_output + gl.arange(0, 64, layout=gl.SliceLayout(1, sums))
+    mask = (rows < num_split)[:, None] & (tokens < num_tokens)[None, :]
+    gl.store(to_tokens + rows[:, None], acc_a, mask=mask)
+    if IS_GATED:
+        gl.store(to_tokens + (rows + num_split)[:, None], acc_b, mask=mask)
+    elif PARTS == 4:
+        rows += first_b - first_a
+        gl.store(to_tokens + rows[:, None], acc_b, mask=(rows < num_split)[:, None] & (tokens < num_tokens)[None, :])
 
 
 @gluon.jit

@@ -45,11 +45,22 @@ class ProductSizes(NamedTuple):
 _DECODE = {  # (padded head width, bytes of a number of the cache)
     (64, 1): DecodeSizes(64, 4, 4, 1056),
     (64, 2): DecodeSizes(64, 4, 4, 1056),
-    (128, 1): DecodeSizes(64, 4, 4, 1056),
+    (128, 1): DecodeSizes(64, 4, 2, 528),
     (128, 2): DecodeSizes(64, 4, 3, 528),
 }
 _DECODE_NARROW = {  # in tiles of 16 rows: up to so many rows times KV heads
-    (128, 2): ((64, DecodeSizes(128, 4, 2, 528)), (264, DecodeSizes(64, 4, 3, 528)), (528, DecodeSizes(64, 4, 2, 528))),
+    (64, 2): (
+        (48, DecodeSizes(128, 4, 2, 264)),
+        (132, DecodeSizes(128, 4, 2, 528)),
+        (1024, DecodeSizes(128, 4, 3, 264)),
+    ),
+    (128, 1): ((128, DecodeSizes(128, 4, 2, 264)), (2048, DecodeSizes(128, 4, 3, 528))),
+    (128, 2): (
+        (64, DecodeSizes(128, 4, 2, 264)),
+        (128, DecodeSizes(64, 4, 2, 528)),
+        (264, DecodeSizes(64, 4, 3, 528)),
+        (528, DecodeSizes(64, 4, 2, 528)),
+    ),
 }
 _PROMPT = {
     (64, 1): PromptSizes(128, 64, 8, 3),
