@@ -31,6 +31,9 @@ class ModelConfig:
     """auto, bfloat16, float16 or float32; auto = what the checkpoint has and the device does well."""
     quantization: str | None = None
     """Quantisation scheme; None = what the checkpoint says."""
+    quantize_embeddings: str = "auto"
+    """auto = embedding and output head in 8 bits where a card's products are quantised; none = as the checkpoint has
+    them."""
     load_format: str = "auto"
     """auto, safetensors, gguf or dummy (seeded random weights of the config's shapes)."""
     max_model_len: int | None = None
@@ -138,6 +141,8 @@ class DeviceConfig:
     """auto, cpu or cuda."""
     num_threads: int | None = None
     """CPU threads for products and attention; None = all cores this process may use."""
+    enforce_eager: bool = False
+    """On a card, launch steps kernel by kernel, without captured graphs: slower, saves their memory and capturing."""
 
 
 @dataclass(frozen=True, slots=True)

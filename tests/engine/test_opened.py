@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tokenizers import Tokenizer, models
 
 from threefold.config import CacheConfig, EngineConfig, ModelConfig, SpeculationConfig
 from threefold.engine.build import build_engine, plan_only
 from threefold.engine.core import EngineCore
-from threefold.engine.opened import open_engine, weights_bytes
-from threefold.errors import ConfigError
+from threefold.engine.opened import as_kept, open_engine, weights_bytes
+from threefold.errors import ConfigError, OperatorError
 from threefold.request import Request, SamplingParams
 
 VOCAB = 300
@@ -81,6 +82,43 @@ def test_a_quantised_checkpoint_is_loaded_as_it_is(tmp_path: Path, asked: str | 
     assert len(answer(build_engine(config).core)) == 12
 
 
+@pytest.mark.parametrize(
+    ("section", "is_on_card", "is_on_cpu"),
+    [
+        (FP8_BLOCK, True, False),
+        ({"quant_method": "awq", "bits": 4, "group_size": 32}, True, False),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32}, True, False),
+        (None, False, False),
+    ],
+)
+def test_embedding_and_head_in_eight_bits(
+    tmp_path: Path, section: dict[str, Any] | None, is_on_card: bool, is_on_cpu: bool
+) -> None:
+    config = config_of(write_model(tmp_path / "model", quantization_config=section))
+    checkpoint = open_engine(config).checkpoint
+
+    def has_int8_tables(device: str, dtype: torch.dtype, asked: str = "auto") -> bool:
+        wanted = replace(config.model, quantize_embeddings=asked)
+        quantization = as_kept(checkpoint, wanted, dtype, torch.device(device)).spec.quantization
+        return quantization is not None and quantization.has_int8_tables
+
+    assert has_int8_tables("cuda", torch.bfloat16) == has_int8_tables("cuda", torch.float16) == is_on_card
+    assert has_int8_tables("cpu", torch.bfloat16) == is_on_cpu
+    assert not has_int8_tables("cuda", torch.float32)  # who asks for it asks for its precision
+    assert not has_int8_tables("cuda", torch.bfloat16, "none")
+
+
+@pytest.mark.parametrize(("asked", "is_rounded"), [("auto", True), ("none", False)])
+def test_tables_of_weights_quantised_while_loading(tmp_path: Path, asked: str, is_rounded: bool) -> None:
+    config = config_of(write_model(tmp_path / "plain"), "fp8")
+    config = replace(config, model=replace(config.model, quantize_embeddings=asked))
+    quantization = open_engine(config).spec.quantization
+    assert quantization is not None and quantization.has_int8_tables is is_rounded
+    assert ("embedding and head int8" in plan_only(config)) is is_rounded
+    assert "GiB, 1.00 of float32's" in plan_only(config)  # a CPU multiplies with neither
+    assert len(answer(build_engine(config).core)) == 12
+
+
 def test_the_tools_own_word_is_accepted_too(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "fbgemm", quantization_config={"quant_method": "fbgemm_fp8"})
     assert open_engine(config_of(folder, "fbgemm_fp8")).spec.quantization is not None
@@ -109,3 +147,12 @@ def test_a_plain_draft_model_beside_a_quantised_target(tmp_path: Path) -> None:
     assert opened.draft is not None and opened.draft.checkpoint.spec.quantization is None
 
     assert answer(build_engine(drafted).core) == answer(build_engine(replace(drafted, speculation=OFF)).core)
+
+
+@pytest.mark.parametrize("wrong", ["nope", "/nowhere", "."])
+def test_sampling_defaults_that_are_not_there_are_said_before_anything_is_read(wrong: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--generation-config .*: there is no folder of this name with a"):
+        open_engine(EngineConfig(model=ModelConfig(model="/nowhere/either", generation_config=wrong)))
+    (tmp_path / "generation_config.json").write_text("{}")
+    with pytest.raises(OperatorError, match="/nowhere/either"):
+        open_engine(EngineConfig(model=ModelConfig(model="/nowhere/either", generation_config=str(tmp_path))))

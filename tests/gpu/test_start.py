@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from threefold.bench.dummy import write_dummy
-from threefold.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, SpeculationConfig
+from threefold.config import CacheConfig, DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig, SpeculationConfig
 from threefold.engine.build import build_engine
 from threefold.engine.core import EngineCore
 from threefold.request import Request, SamplingParams
@@ -55,3 +55,20 @@ def answer(core: EngineCore) -> None:
         core.add_request(Request(i, prompt, wish, max_total_tokens=length + 20, end_token_ids=frozenset()))
     while core.has_work:
         core.step()
+
+
+def test_without_graphs_none_is_captured_and_answers_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a graph is captured")
+
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", refuse)
+    config = EngineConfig(
+        model=ModelConfig(model=str(write_dummy("small", tmp_path / "model")), load_format="dummy"),
+        cache=CacheConfig(kv_cache_memory_bytes=1 << 30),
+        scheduler=SchedulerConfig(max_num_seqs=16),
+        speculation=SpeculationConfig(num_speculative_tokens=3, is_adaptive=False),
+        device=DeviceConfig(enforce_eager=True),
+    )
+    built = build_engine(config)
+    assert any(note.startswith("graphs none: as asked") for note in built.info.notes)
+    answer(built.core)

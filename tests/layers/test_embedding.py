@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from threefold.errors import ModelLoadError
+from threefold.kernels.int8 import quantise_rows
 from threefold.layers.embedding import OutputHead, VocabParallelEmbedding, Vocabulary
+from threefold.layers.int8 import Int8WhileLoading
 from threefold.parallel import single_group
 
 WEIGHT = torch.arange(40, dtype=torch.float32).view(10, 4)
@@ -46,6 +48,34 @@ def test_two_ranks_sum_rows_and_join_logits(ranks: Callable[[int], list[Any]]) -
     torch.testing.assert_close(torch.cat(logits, dim=1), hidden @ WEIGHT.T)
 
 
-def test_a_wrong_shape_is_refused() -> None:
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_int8_rows_are_the_same_however_many_ranks_divide_them(
+    num_ranks: int, ranks: Callable[[int], list[Any]]
+) -> None:
+    ids, hidden = torch.tensor([3, 0, 9, 5]), torch.randn(2, 4)
+    rounded = quantise_rows(WEIGHT).dequantised(torch.float32)
+    rows, logits, tied_logits = torch.zeros(4, 4), [], []
+    for group in ranks(num_ranks):
+        embedding = VocabParallelEmbedding(vocabulary(group), Int8WhileLoading())
+        embedding.load(WEIGHT.bfloat16())
+        rows += embedding(ids)
+        head, tied = (OutputHead(vocabulary(group), Int8WhileLoading()) for _ in range(2))
+        head.load(WEIGHT)
+        tied.tie(embedding)
+        logits.append(head(hidden))
+        tied_logits.append(tied(hidden))
+
+    assert torch.equal(rounded[ids], rows)
+    torch.testing.assert_close(torch.cat(logits, dim=1), hidden @ rounded.T)
+    torch.testing.assert_close(torch.cat(tied_logits, dim=1), hidden @ rounded.T)
+
+
+@pytest.mark.parametrize("scheme", [None, Int8WhileLoading()])
+def test_a_wrong_shape_is_refused(scheme: Int8WhileLoading | None) -> None:
     with pytest.raises(ModelLoadError, match=r"\[9, 4\], the model needs \[10, 4\]"):
-        VocabParallelEmbedding(vocabulary(single_group())).load(WEIGHT[:9])
+        VocabParallelEmbedding(vocabulary(single_group()), scheme).load(WEIGHT[:9])
+
+
+def test_other_tensors_than_a_plain_weight_are_refused() -> None:
+    with pytest.raises(ModelLoadError, match="has weight and no weight_scale"):
+        OutputHead(vocabulary(single_group()), Int8WhileLoading()).load(WEIGHT, "weight_scale")

@@ -81,11 +81,11 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
     return save(folder, tensors, quantization_config=section), twin
 
 
-def answers(target: str, draft: str | None = None) -> tuple[list[list[int]], float]:
+def answers(target: str, draft: str | None = None, quantization: str | None = None) -> tuple[list[list[int]], float]:
     """What the target says, and the share of drafts that held."""
     methods = () if draft is None else ("draft_model",)
     asked = SpeculationConfig(methods=methods, draft_model=draft, num_speculative_tokens=4, is_adaptive=False)
-    model = ModelConfig(model=target, dtype="float32")
+    model = ModelConfig(model=target, dtype="float32", quantization=quantization)
     core, _ = build_engine(EngineConfig(model=model, cache=CacheConfig(num_blocks=64), speculation=asked))
     found: dict[int, list[int]] = {i: [] for i in range(1, 4)}
     for i in found:
@@ -120,3 +120,20 @@ def test_a_quantised_draft_beside_a_plain_target(pair: tuple[str, str]) -> None:
 
     assert got == expected
     assert accepted > 0.4  # of two greedy rows nearly all, of the third what its draws allow
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_a_plain_draft_beside_itself_with_embedding_and_head_in_eight_bits(
+    is_tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THREEFOLD_CACHE", str(tmp_path / "cache"))
+    folder = Path(save(tmp_path / "plain", {}, tie_word_embeddings=is_tied))
+    checkpoint = open_checkpoint(folder, "dummy", seed=5)
+    tensors = {name: tensor.clone() for name, tensor in checkpoint.tensors(torch.float32)}
+    model = save(folder, tensors, tie_word_embeddings=is_tied)
+    expected, _ = answers(model, quantization="fp8")
+
+    got, accepted = answers(model, draft=model, quantization="fp8")
+
+    assert got == expected
+    assert accepted > 0.4

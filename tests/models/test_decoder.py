@@ -10,6 +10,7 @@ import torch
 from threefold.errors import ModelLoadError
 from threefold.layers.attention import allocate_kv
 from threefold.layers.batch import Batch
+from threefold.layers.mlp import GatedMLP
 from threefold.models.decoder import Decoder
 from threefold.models.shapes import expected_shapes
 from threefold.models.spec import ModelSpec
@@ -91,25 +92,44 @@ def test_a_tensor_that_comes_twice_is_refused() -> None:
         Decoder(SPEC, torch.float32, CPU).load([*weights.items(), (name, weights[name])])
 
 
+def forward(decoder: Decoder, wanted: list[int]) -> torch.Tensor:
+    """A prompt of six tokens."""
+    tokens = torch.arange(6)
+    batch = Batch(
+        token_ids=tokens,
+        positions=tokens,
+        slots=tokens,
+        row_starts=torch.tensor([0, 6], dtype=torch.int32),
+        context_lens=torch.tensor([6], dtype=torch.int32),
+        block_tables=torch.tensor([[0]], dtype=torch.int32),
+        logit_tokens=torch.tensor(wanted, dtype=torch.int64),
+        max_new=6,
+        max_context=6,
+    )
+    return decoder.forward(batch, allocate_kv(SPEC, 1, 16, torch.float32, CPU))
+
+
 def test_only_the_wanted_tokens_come_back() -> None:
     decoder = decoder_with(weights_of(SPEC))
 
-    def forward(wanted: list[int]) -> torch.Tensor:
-        tokens = torch.arange(6)
-        batch = Batch(
-            token_ids=tokens,
-            positions=tokens,
-            slots=tokens,
-            row_starts=torch.tensor([0, 6], dtype=torch.int32),
-            context_lens=torch.tensor([6], dtype=torch.int32),
-            block_tables=torch.tensor([[0]], dtype=torch.int32),
-            logit_tokens=torch.tensor(wanted, dtype=torch.int64),
-            max_new=6,
-            max_context=6,
-        )
-        return decoder.forward(batch, allocate_kv(SPEC, 1, 16, torch.float32, CPU))
+    whole = forward(decoder, list(range(6)))
 
-    whole = forward(list(range(6)))
+    torch.testing.assert_close(whole[[5, 2]], forward(decoder, [5, 2]))
+    assert (0, 32) == tuple(forward(decoder, []).shape)
 
-    assert torch.equal(whole[[5, 2]], forward([5, 2]))
-    assert (0, 32) == tuple(forward([]).shape)
+
+@pytest.mark.parametrize("wanted", [[5, 2], [4], []])
+def test_behind_the_last_attention_only_the_wanted_tokens_go_on(
+    wanted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder, seen, inner = decoder_with(weights_of(SPEC)), [], GatedMLP.inner
+
+    def counting(mlp: GatedMLP, hidden: torch.Tensor) -> object:
+        seen.append(len(hidden))
+        return inner(mlp, hidden)
+
+    monkeypatch.setattr(GatedMLP, "inner", counting)
+
+    forward(decoder, wanted)
+
+    assert [6, len(wanted)] == seen if wanted else [6] == seen

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 from threefold.errors import ModelLoadError
-from threefold.models.shapes import check_shapes, expected_shapes
-from threefold.models.spec import ModelSpec
+from threefold.models.shapes import check_shapes, expected_shapes, kept_bytes
+from threefold.models.spec import ModelSpec, Quantization
 
 SPEC = ModelSpec("LlamaForCausalLM", 100, 32, 2, 4, 2, 8, 48, 64)
 
@@ -51,3 +52,21 @@ def test_missing_left_over_and_misshapen_are_named() -> None:
     found = expected_shapes(SPEC) | {"model.norm.weight": (33,)}
     with pytest.raises(ModelLoadError, match=r"model\.norm\.weight has shape \[33\], .* asks for \[32\]"):
         check_shapes(SPEC, found, "here")
+
+
+EIGHT_B = ModelSpec("Qwen3ForCausalLM", 151936, 4096, 36, 32, 8, 128, 12288, 40960, has_qk_norm=True)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "share"),
+    [
+        (Quantization("fp8", "fp8", is_made_here=True, has_int8_tables=True), 0.501),
+        (Quantization("fp8", "fp8 by block", "block", block_size=(128, 128), has_int8_tables=True), 0.501),
+        (Quantization("awq", "awq", "group", 4, 128, has_zero_points=True, has_int8_tables=True), 0.302),
+        (Quantization("awq", "awq", "group", 4, 128, has_zero_points=True), 0.378),
+    ],
+)
+def test_a_card_holds_so_much_of_what_bf16_takes(quantization: Quantization, share: float) -> None:
+    card, plain = torch.device("cuda"), kept_bytes(EIGHT_B, torch.bfloat16, torch.device("cuda"))
+    taken = kept_bytes(replace(EIGHT_B, quantization=quantization), torch.bfloat16, card)
+    assert share - 0.002 < taken / plain < share

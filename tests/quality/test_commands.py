@@ -52,6 +52,15 @@ def test_one_model_in_two_types(make_model, texts, capsys):
     assert "exactly" not in said
 
 
+def test_what_embedding_and_head_in_eight_bits_lose(make_model, texts, capsys):
+    words = ["quality", str(make_model()), "--data", str(texts), "--dtype", "float32", "--quantization", "fp8"]
+    assert cli.main([*words, "--quantize-embeddings-a", "none"]) == 0
+    a, b, *rest = capsys.readouterr().out.splitlines()
+    assert "embedding int8" not in a
+    assert "embedding int8" in b
+    assert "exactly" not in rest[-1]
+
+
 def test_what_a_cpu_chooses_is_chosen_once(make_model, monkeypatch):
     measured = iter([torch.float32, torch.bfloat16])
     monkeypatch.setattr(opened, "preferred_cpu_dtype", lambda: next(measured))

@@ -1,4 +1,4 @@
-"""What the three kernel benches share as commands: one card, readings shown as they come, a JSON file where asked.
+"""What the kernel benches share as commands: one card, readings shown as they come, a JSON file where asked.
 
 Knows no kernel.
 """

@@ -11,7 +11,7 @@ PARTS = (
     ("attention", ("attend", "attention", "fmha", "flash", "split_kv", "combine", "merge_splits")),
     ("sampling", ("winner", "argmax", "_draw", "_summarise", "logsumexp", "topk", "softmax", "_weigh_", "_note_")),
     ("products", ("gemm", "nvjet", "cutlass", "cublas", "gemv", "splitk", "matmul", "cudnn", "few_tokens", "few_rows",
-                  "many_tokens", "tile_fp8", "_tiled", "_dequantize", "add_splits")),
+                  "many_tokens", "tile_fp8", "tile_int8", "_tiled", "_dequantize", "add_splits")),
     ("copies to and from the host", ("memcpy htod", "memcpy dtoh")),
 )  # fmt: skip
 """Words in the names of kernels, the first part that has one; what is left are small ops."""

@@ -5,6 +5,7 @@ Decides nothing.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from threefold.engine.opened import Opened
@@ -12,6 +13,7 @@ from threefold.engine.outputs import EngineInfo
 from threefold.engine.resolve import Reason
 from threefold.kernels.fp8 import keeps_fp8
 from threefold.models.checkpoint import read_generation_defaults
+from threefold.models.shapes import kept_bytes
 from threefold.runner.memory import MemoryPlan
 from threefold.text.tokenizer import Tokenizer
 
@@ -39,7 +41,15 @@ def _quantised(opened: Opened) -> list[Reason]:
     why = quantization.source
     if quantization.kind == "fp8" and not keeps_fp8(opened.dtype, opened.device.torch_device):
         why += f"; weights become {opened.limits.dtype} when they are loaded, as here nothing multiplies FP8 faster"
-    return [Reason("quantization", quantization.kind, why)]
+    if quantization.has_int8_tables:
+        why += "; embedding and head int8, a scale a row"
+    return [Reason("quantization", quantization.kind, f"{why}; {_weights(opened)}")]
+
+
+def _weights(opened: Opened) -> str:
+    where = opened.dtype, opened.device.torch_device
+    taken, plain = (kept_bytes(spec, *where) for spec in (opened.spec, replace(opened.spec, quantization=None)))
+    return f"weights take {taken / 2**30:.2f} GiB, {taken / plain:.2f} of {opened.limits.dtype}'s"
 
 
 def describe(opened: Opened, plan: MemoryPlan, reasons: list[Reason]) -> EngineInfo:

@@ -6,13 +6,15 @@ Knows nothing about memory or steps.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
-from threefold.config import EngineConfig
+from threefold.config import EngineConfig, ModelConfig
 from threefold.engine.draft_pair import OpenedDraft, open_draft
 from threefold.engine.resolve import Facts, Limits, resolve_limits
 from threefold.errors import ConfigError
+from threefold.kernels.int8 import keeps_int8
 from threefold.kernels.kv import FP8
 from threefold.kernels.linear import preferred_cpu_dtype
 from threefold.models.checkpoint import DTYPES, Checkpoint, open_checkpoint
@@ -65,6 +67,7 @@ def open_engine(config: EngineConfig) -> Opened:
         OperatorError: a file, a device or a setting is not what it should be.
     """
     model = config.model
+    _check_generation_config(model.generation_config)
     checkpoint = open_checkpoint(locate_model(model.model, model.revision), model.load_format, model.seed)
     checkpoint = quantised_as_asked(checkpoint, model.quantization)
     device = open_device(config.device.device, config.device.num_threads)
@@ -84,8 +87,18 @@ def open_engine(config: EngineConfig) -> Opened:
     limits = resolve_limits(config, facts)
     as_used = DTYPES[limits.dtype], device.torch_device
     if draft is not None:
-        draft = replace(draft, checkpoint=draft.checkpoint.kept_packed(*as_used))
-    return Opened(config, checkpoint.kept_packed(*as_used), device, limits, draft)
+        draft = replace(draft, checkpoint=as_kept(draft.checkpoint, model, *as_used))
+    return Opened(config, as_kept(checkpoint, model, *as_used), device, limits, draft)
+
+
+def as_kept(checkpoint: Checkpoint, asked: ModelConfig, dtype: torch.dtype, device: torch.device) -> Checkpoint:
+    """The checkpoint with everything in the form in which it stays in memory."""
+    quantization = checkpoint.spec.quantization
+    if quantization is None:
+        return checkpoint.kept_packed(dtype, device)
+    has_quantised = quantization.is_made_here or keeps_int8(dtype, device)
+    tables = replace(quantization, has_int8_tables=has_quantised and asked.quantize_embeddings == "auto")
+    return replace(checkpoint, spec=replace(checkpoint.spec, quantization=tables))
 
 
 def quantised_as_asked(checkpoint: Checkpoint, asked: str | None) -> Checkpoint:
@@ -115,6 +128,14 @@ def stored_kinds(checkpoint: Checkpoint) -> tuple[str, ...]:
     stored = checkpoint.spec.quantization
     own = () if stored is None else (stored.kind, stored.source.split()[0])
     return (*own, "gguf") if checkpoint.storage.startswith("GGUF") else own
+
+
+def _check_generation_config(asked: str) -> None:
+    if asked not in ("auto", "vllm") and not (Path(asked) / "generation_config.json").is_file():
+        raise ConfigError(
+            f"--generation-config {asked}: there is no folder of this name with a generation_config.json; use auto, "
+            "vllm, or a folder that has one"
+        )
 
 
 def _check_card(checkpoint: Checkpoint, device: Device) -> None:

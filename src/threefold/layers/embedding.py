@@ -1,14 +1,13 @@
 """Token embedding and output head, both divided by vocabulary among the ranks.
 
-Either is a table [vocabulary, hidden_size], plain or packed; a tied head multiplies with the embedding's own, and a
-head by itself may be quantised as any product.
+Either is a table [vocabulary, hidden_size], plain, packed or in eight bits; a tied head multiplies with the embedding's
+own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
@@ -16,8 +15,7 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 from threefold.errors import ModelLoadError
 from threefold.kernels.linear import Product, product
 from threefold.layers.fused import FusedTensor
-from threefold.layers.gguf import GgufScheme, PackedTable
-from threefold.layers.quant import Plain, QuantScheme
+from threefold.layers.quant import Plain, Table, TableScheme
 from threefold.parallel import Group, shard
 
 
@@ -40,18 +38,6 @@ class Vocabulary:
         return shard(self.size, self.group, "vocabulary")
 
 
-class Table(Protocol):
-    """One rank's rows."""
-
-    def rows(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """[num_tokens] int64, places in this rank's rows -> [num_tokens, hidden_size]."""
-        ...
-
-    def product(self) -> Product:
-        """Hidden states to logits of this rank's rows. A body that orders weights its own way makes its copy here."""
-        ...
-
-
 class PlainTable:
     """In the model's own type."""
 
@@ -70,7 +56,7 @@ class PlainTable:
 class _Loading:
     """A table's tensors, which come one at a time."""
 
-    def __init__(self, vocabulary: Vocabulary, scheme: QuantScheme | None) -> None:
+    def __init__(self, vocabulary: Vocabulary, scheme: TableScheme | None) -> None:
         own = {"embedding": vocabulary.num_own}
         self._dtype = vocabulary.dtype
         self._device = vocabulary.device
@@ -96,14 +82,14 @@ class _Loading:
         return torch.empty(shape, dtype=dtype, device=self._device)
 
 
-def _table(tensors: Mapping[str, torch.Tensor], scheme: GgufScheme | None, dtype: torch.dtype) -> Table:
-    return PlainTable(tensors["weight"]) if scheme is None else PackedTable(scheme.weight(tensors), dtype)
+def _table(tensors: Mapping[str, torch.Tensor], scheme: TableScheme | None, dtype: torch.dtype) -> Table:
+    return PlainTable(tensors["weight"]) if scheme is None else scheme.table(tensors, dtype)
 
 
 class VocabParallelEmbedding:
     """Rows of the embedding; a rank knows some tokens, the others come to it as zeros and are summed in."""
 
-    def __init__(self, vocabulary: Vocabulary, scheme: GgufScheme | None = None) -> None:
+    def __init__(self, vocabulary: Vocabulary, scheme: TableScheme | None = None) -> None:
         self._num_own = vocabulary.num_own
         self._group = vocabulary.group
         self._first = self._group.rank * self._num_own
@@ -135,7 +121,7 @@ class VocabParallelEmbedding:
 class OutputHead:
     """Hidden states to logits."""
 
-    def __init__(self, vocabulary: Vocabulary, scheme: QuantScheme | None = None) -> None:
+    def __init__(self, vocabulary: Vocabulary, scheme: TableScheme | None = None) -> None:
         self._group = vocabulary.group
         self._dtype = vocabulary.dtype
         self._scheme = scheme
@@ -154,12 +140,7 @@ class OutputHead:
             ModelLoadError: a wrong shape, or a tensor that this head does not wait for.
         """
         tensors, self._loading = _after(self._loading, kind, tensor)
-        self._product = None if tensors is None else self._made(tensors)
-
-    def _made(self, tensors: Mapping[str, torch.Tensor]) -> Product:
-        if self._scheme is None or isinstance(self._scheme, GgufScheme):
-            return _table(tensors, self._scheme, self._dtype).product()
-        return self._scheme.product(tensors, None, is_gated=False, dtype=self._dtype)
+        self._product = None if tensors is None else _table(tensors, self._scheme, self._dtype).product()
 
     def tie(self, embedding: VocabParallelEmbedding) -> None:
         """Use the embedding's own rows."""

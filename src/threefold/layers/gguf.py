@@ -76,6 +76,10 @@ class GgufScheme:
         """A product that reads packed weights."""
         return packed_product(self.weight(tensors), bias, is_gated=is_gated, dtype=dtype)
 
+    def table(self, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> PackedTable:
+        """A table that stays packed."""
+        return PackedTable(self.weight(tensors), dtype)
+
     def kept_bytes(
         self,
         outputs: int,

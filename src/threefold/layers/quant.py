@@ -1,7 +1,8 @@
 """How a layer's weights are stored when they are quantised: the protocol that every scheme answers.
 
-A scheme is one file beside this one (fp8.py, …). It names the tensors that a checkpoint stores for each part of a
-layer, and makes the product from them once all have come. Knows nothing about checkpoints or ranks.
+A scheme is one file beside this one (fp8.py, …), for products or for the tables at a model's ends. It names the tensors
+that a checkpoint stores for each part of a layer, and makes the product or table from them once all have come. Knows
+nothing about checkpoints or ranks.
 """
 
 from __future__ import annotations
@@ -53,17 +54,25 @@ class StoredTensor(NamedTuple):
         return _rounded_up(outputs, self.outputs_each)
 
 
-class QuantScheme(Protocol):
+class StoredScheme(Protocol):
+    """One way to store a matrix."""
+
+    @property
+    def stored(self) -> Mapping[str, StoredTensor]:
+        """The tensors of a part, by the checkpoint's own suffixes: weight, weight_scale, qweight, …"""
+        ...
+
+    def kept_bytes(self, outputs: int, inputs: int, dtype: torch.dtype, device: torch.device) -> int:
+        """What a part takes once it is loaded, for the memory plan."""
+        ...
+
+
+class QuantScheme(StoredScheme, Protocol):
     """One way to store weights and to multiply with them."""
 
     @property
     def name(self) -> str:
         """As a user writes it: fp8, awq, …"""
-        ...
-
-    @property
-    def stored(self) -> Mapping[str, StoredTensor]:
-        """The tensors of a part, by the checkpoint's own suffixes: weight, weight_scale, qweight, …"""
         ...
 
     def product(
@@ -83,8 +92,29 @@ class QuantScheme(Protocol):
         """
         ...
 
-    def kept_bytes(self, outputs: int, inputs: int, dtype: torch.dtype, device: torch.device) -> int:
-        """What a part's weights take once the product is made, for the memory plan."""
+
+class Table(Protocol):
+    """One rank's rows of an embedding or of a head."""
+
+    def rows(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """[num_tokens] int64, places in this rank's rows -> [num_tokens, hidden_size]."""
+        ...
+
+    def product(self) -> Product:
+        """Hidden states to logits of this rank's rows. A body that orders weights its own way makes its copy here."""
+        ...
+
+
+class TableScheme(StoredScheme, Protocol):
+    """One way to store an embedding or a head, whose rows are outputs."""
+
+    def table(self, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Table:
+        """The table, which takes the tensors over.
+
+        Args:
+            tensors: each kind of `stored`, this rank's rows.
+            dtype: of rows and of hidden states.
+        """
         ...
 
 

@@ -20,7 +20,7 @@ from threefold.layers.mlp import GatedMLP
 from threefold.layers.norm import RMSNorm
 from threefold.layers.packed_layers import LayerParts, LayersAtOnce, layers_at_once
 from threefold.layers.rope import RotaryAngles
-from threefold.models.quantization import HEAD, layer_schemes, packed_scheme, table_scheme
+from threefold.models.quantization import HEAD, layer_schemes, table_scheme
 from threefold.models.spec import ModelSpec
 from threefold.parallel import Group, single_group
 
@@ -117,19 +117,16 @@ class DecoderLayer:
         norms = [f"{name}.weight" for name, norm in self._norms.items() if not norm.is_loaded]
         return [name for product in products for name in product.missing] + norms
 
-    def __call__(self, normed: Inputs, stream: torch.Tensor, step: AttentionStep, kv: KVCache) -> Inputs:
-        """One layer up to its last product on [num_tokens, hidden_size].
+    def after_attention(self, attended: torch.Tensor, stream: torch.Tensor) -> Inputs:
+        """What lies between attention's heads and the last product, on any of a step's tokens.
 
         Args:
-            normed: the stream through `input_norm`.
-            stream: what the layers before summed up; this one's attention is added in place.
-            step: the step's tokens.
-            kv: this layer's cache.
+            attended: what `attention.inner` gave, [num_tokens, this rank's heads].
+            stream: what the layers before summed up, [num_tokens, hidden_size]; attention is added in place.
 
         Returns:
             What `mlp.down` takes, whose result the next norm adds to the stream.
         """
-        attended = self.attention.inner(normed, step, kv)
         return self.mlp.inner(self.attention_norm.of_sum(self.attention.out, attended, stream))
 
 
@@ -149,7 +146,7 @@ class Decoder:
         self._paged = self._make_attentions(dtype, device, group)
         self._angles = RotaryAngles(spec.rope, spec.head_dim, spec.max_positions, device)
         vocabulary = Vocabulary(spec.vocab_size, spec.hidden_size, dtype, device, group)
-        self._embedding = VocabParallelEmbedding(vocabulary, packed_scheme(spec, _EMBEDDING))
+        self._embedding = VocabParallelEmbedding(vocabulary, table_scheme(spec, _EMBEDDING))
         self._layers = [
             DecoderLayer(spec, i, self._paged[self._window(i)], dtype, device, group) for i in range(spec.num_layers)
         ]
@@ -242,10 +239,19 @@ class Decoder:
             return self._norm(stream[wanted])
         normed: Inputs = self._layers[0].input_norm.handed_on(stream, None)
         for index, (layer, cache) in enumerate(zip(self._layers, kv, strict=True)):
-            inner = layer(normed, stream, steps[self._window(index)], cache)
-            if index + 1 < len(self._layers):
-                normed = self._layers[index + 1].input_norm.of_sum(layer.mlp.down, inner, stream)
-        return self._norm(self._layers[-1].mlp.down(inner)[wanted], stream[wanted])
+            attended = layer.attention.inner(normed, steps[self._window(index)], cache)
+            if index + 1 == len(self._layers):
+                break
+            inner = layer.after_attention(attended, stream)
+            normed = self._layers[index + 1].input_norm.of_sum(layer.mlp.down, inner, stream)
+        return self._last(attended, stream, wanted)
+
+    def _last(self, attended: torch.Tensor, stream: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        """The last layer behind its attention, whose keys and values all tokens have: for those that are wanted."""
+        layer, stream = self._layers[-1], stream[wanted]
+        if not len(stream):
+            return stream
+        return self._norm(layer.mlp.down(layer.after_attention(attended[wanted], stream)), stream)
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:

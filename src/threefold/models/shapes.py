@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from threefold.errors import ModelLoadError
-from threefold.layers.quant import QuantScheme, StoredTensor
+from threefold.layers.quant import StoredScheme, StoredTensor
 from threefold.models.quantization import HEAD, MODULES, layer_schemes, table_scheme
 from threefold.models.spec import ModelSpec
 
@@ -97,7 +97,7 @@ def tables(spec: ModelSpec) -> list[str]:
     return ["model.embed_tokens", *([] if spec.has_tied_head else [HEAD])]
 
 
-def _product_tensors(module: str, scheme: QuantScheme | None, num_out: int, num_in: int) -> dict[str, Expected]:
+def _product_tensors(module: str, scheme: StoredScheme | None, num_out: int, num_in: int) -> dict[str, Expected]:
     if scheme is None:
         return {f"{module}.weight": Expected((num_out, num_in))}
     forms = scheme.stored.items()
@@ -109,7 +109,7 @@ def kept_bytes(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> int
     num_bytes = spec.num_parameters * dtype.itemsize
     if spec.quantization is None:
         return num_bytes
-    found: list[tuple[QuantScheme | None, int, int]] = [
+    found: list[tuple[StoredScheme | None, int, int]] = [
         (table_scheme(spec, name), spec.vocab_size, spec.hidden_size) for name in tables(spec)
     ]
     for index in range(spec.num_layers):

@@ -59,6 +59,8 @@ class Quantization:
     """The stored scales' suffix, where checkpoints of one kind differ in it."""
     is_made_here: bool = False
     """The checkpoint is plain; weights are quantised while they are loaded."""
+    has_int8_tables: bool = False
+    """Embedding and head, which are plain in the checkpoint, are rounded to eight bits while they are loaded."""
     targets: tuple[str, ...] = ()
     """Names of the modules that are quantised; empty = all products of the layers."""
     ignored: tuple[str, ...] = ()

@@ -160,6 +160,7 @@ def label(opened: Opened) -> str:
     quantization, kv_dtype = opened.spec.quantization, opened.config.cache.kv_cache_dtype
     words = [opened.checkpoint.storage]
     words += [f"{quantization.kind}: {quantization.source}"] if quantization is not None else []
+    words += ["embedding int8"] if quantization is not None and quantization.has_int8_tables else []
     words += [opened.limits.dtype]
     words += [f"KV {kv_dtype}"] if kv_dtype != "auto" else []
     return f"{opened.model_name} ({', '.join(words)})"

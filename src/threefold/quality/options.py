@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from threefold.flags.flag import Flag
 from threefold.flags.table import CACHE_FLAGS, DEVICE_FLAGS, MODEL_FLAGS
 from threefold.flags.usage import Group
-from threefold.flags.values import human_int, integer, switch, text
+from threefold.flags.values import integer, output_file, seed, switch, text
 
 DEFAULT_MAX_TOKENS = 16384
 DEFAULT_WINDOW = 2048
@@ -44,11 +44,11 @@ QUALITY_FLAGS = (
          metavar="TOKENS"),
     Flag("one-at-a-time", "quality.is_in_turn", switch,
          "never hold both models at once: the divergence is then a lower bound", kind="switch"),
-    Flag("data-seed", "quality.seed", human_int, "of the texts picked and of the intervals (0)", metavar="N"),
-    Flag("json", "quality.json", text, "write all figures there; `advise --quality` reads them", metavar="FILE"),
+    Flag("data-seed", "quality.seed", seed, "of the texts picked and of the intervals (0)", metavar="N"),
+    Flag("json", "quality.json", output_file, "write all figures there; `advise --quality` reads them", metavar="FILE"),
 )  # fmt: skip
 
-_OF_A_SIDE = ("dtype", "quantization", "load-format", "kv-cache-dtype")
+_OF_A_SIDE = ("dtype", "quantization", "quantize-embeddings", "load-format", "kv-cache-dtype")
 _OF_BOTH = (*_OF_A_SIDE, "tokenizer", "revision", "seed", "block-size", "gpu-memory-utilization")
 BOTH_FLAGS = tuple(flag for flag in MODEL_FLAGS + CACHE_FLAGS if flag.name in _OF_BOTH) + DEVICE_FLAGS
 

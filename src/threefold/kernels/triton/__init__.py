@@ -1,1 +1,1 @@
-"""CUDA bodies of the ops, in Triton: one file an op; contract and torch reference stand in `kernels/<op>.py`."""
+"""CUDA bodies of the ops, in Triton; contract and torch reference stand in `kernels/<op>.py`."""

@@ -21,9 +21,14 @@ from threefold.kernels.triton.int4_results import store_tile, tile_rows
 
 
 @triton.jit
-def _widened(tile, dtype: tl.constexpr):
-    """A tile in another type: at once it would go through the card's slowest unit, number by number."""
-    return tile.to(tl.float16).to(tl.float32).to(dtype)
+def widened(tile, dtype: tl.constexpr):
+    """A tile of e4m3 or int8 in another type: at once it would go through the card's slowest unit, number by number."""
+    if tile.dtype == tl.int8:
+        # Added to the bits of 1.5 · 2^23, an integer is added to the number.
+        wide = (tile.to(tl.int32) + 0x4B400000).to(tl.float32, bitcast=True) - 12582912.0
+    else:
+        wide = tile.to(tl.float16).to(tl.float32)
+    return wide.to(dtype)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -56,9 +61,9 @@ def few_rows_fp8(x_ptr, weight_ptr, scales_ptr, bias_ptr, out_ptr, num_tokens, N
         if SCALE_INPUTS > 0:
             blocks = (rows // SCALE_ROWS * blocks_wide)[None, :] + (firsts // SCALE_INPUTS)[:, None]
             scales = tl.load(scales_ptr + blocks, mask=is_row[None, :] & (firsts < NUM_INPUTS)[:, None], other=0.0)
-            acc += tl.dot(_widened(weight, dtype), x, input_precision="ieee") * scales[:, :, None]
+            acc += tl.dot(widened(weight, dtype), x, input_precision="ieee") * scales[:, :, None]
         else:
-            acc = tl.dot(_widened(weight, dtype), x, acc, input_precision="ieee")
+            acc = tl.dot(widened(weight, dtype), x, acc, input_precision="ieee")
     total = tl.sum(acc, 0)
     if SCALE_INPUTS == 0:
         total *= tl.load(scales_ptr + rows, mask=is_row, other=0.0)[:, None]
@@ -77,7 +82,7 @@ def few_tokens_fp8_body(
     """A function of x [num_tokens, in] and how to cut it, right for any number of tokens, to [num_tokens, out].
 
     Args:
-        values: [out, in] e4m3.
+        values: [out, in] e4m3, or int8.
         scales: [out], or by block.
         block_size: outputs and inputs a block; sizes.block_inputs divides the inputs.
         bias: [out] or None.
