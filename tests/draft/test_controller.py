@@ -1,4 +1,6 @@
 import math
+import subprocess
+import sys
 
 import pytest
 
@@ -196,3 +198,40 @@ def test_drafts_that_take_longer_than_the_curve_can_say_are_held_against_a_step_
         spent_ms += forward_ms + draft_ms
         num_tokens += 32 + sum(accepted)
     assert num_tokens / spent_ms > 0.97 * 32 / CostCurve(knots).forward_ms(shape(32))
+
+
+FIRST_DRAFTS = """
+import sys
+from numba.core.dispatcher import Dispatcher
+from threefold.cost import CostCurve, StepShape
+from threefold.draft.controller import Controller
+from threefold.draft.policy import RowDraft
+
+def compiled():
+    modules = [module for name, module in sys.modules.items() if name.startswith("threefold.")]
+    bodies = {id(x): x for module in modules for x in vars(module).values() if isinstance(x, Dispatcher)}
+    return sorted((body.__name__, len(body.signatures)) for body in bodies.values())
+
+curve = CostCurve([(1, 4.0), (2048, 8.0)])
+controller = Controller(curve, 4, has_rounds=False)
+before = compiled()
+for request_id in range(3):
+    controller.start(request_id, 4)
+for step in range(40):
+    rows = [RowDraft(i, (0.9, 0.8), "ngram", 100) for i in range(3)] if step else []
+    wanted = controller.appetites(range(3))
+    counts = controller.choose(rows, StepShape(3, 3, 300)) if wanted else [0] * len(rows)
+    for row, count in zip(rows, counts):
+        if count:
+            controller.observe(row.request_id, "ngram", count, count)
+    controller.observe_step(StepShape(3 + sum(counts), 3, 300), 4.0, 0.01, 3 + sum(counts))
+    controller.catch_up()
+assert controller.gain_ratio > 1.2, controller.gain_ratio
+assert compiled() == before, sorted(set(compiled()) - set(before))
+"""
+
+
+def test_all_that_it_runs_is_compiled_before_the_first_step() -> None:
+    """A body that is compiled in a step holds all requests up for a third of a second, once."""
+    ran = subprocess.run([sys.executable, "-c", FIRST_DRAFTS], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-500:]

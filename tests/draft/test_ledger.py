@@ -13,7 +13,7 @@ def run(ledger: Ledger, num_rows: int, num_steps: int, saved_ms: float) -> int:
     for _ in range(num_steps):
         may_draft = ledger.may_draft(num_rows)
         num_drafted += may_draft
-        ledger.settle(num_rows, 10.0, saved_ms if may_draft else 0.0)
+        ledger.settle(num_rows, 10.0, 10.0, saved_ms if may_draft else 0.0)
     return num_drafted
 
 
@@ -34,7 +34,7 @@ def test_luck_may_change_from_step_to_step() -> None:
     ledger = Ledger()
     for index in range(4_000):  # one step in four saves four, the others lose one
         assert ledger.may_draft(1)
-        ledger.settle(1, 10.0, 40.0 if index % 4 == 3 else -10.0)
+        ledger.settle(1, 10.0, 10.0, 40.0 if index % 4 == 3 else -10.0)
 
 
 def test_a_lost_account_is_tried_again_and_stays_open_once_it_pays() -> None:
@@ -57,6 +57,15 @@ def test_each_size_of_the_batch_has_an_account_of_its_own() -> None:
     run(ledger, 200, 1_000, saved_ms=-10.0)
 
     assert not ledger.may_draft(200)
-    assert not ledger.may_draft(130)
+    assert not ledger.may_draft(175)
     assert ledger.may_draft(1)
     assert ledger.may_draft(100)
+
+
+@pytest.mark.parametrize("num_users", [4, 16, 64, 256])
+def test_one_row_less_than_a_power_of_two_is_no_other_size(num_users: int) -> None:
+    """A user who is between two requests moves nobody to an account that knows nothing."""
+    ledger = Ledger()
+    run(ledger, num_users, 1_000, saved_ms=-10.0)
+
+    assert not ledger.may_draft(num_users - 1)

@@ -1,8 +1,9 @@
 import random
 
+import numpy as np
 import pytest
 
-from threefold.draft.drafter import Drafter
+from threefold.draft.drafter import Drafter, RowDrafter, RowTexts
 from threefold.draft.ngram import NgramDrafter
 
 TEXT = [5, 6, 7, 8, 9, 10, 1, 2, 5, 6, 7]
@@ -32,6 +33,21 @@ def test_who_has_no_match_or_wants_nothing_is_left_out() -> None:
     drafter.start(3, [], "")
     assert set(drafter.propose({1: 2, 2: 2, 3: 2})) == {1}
     assert drafter.propose({1: 0}) == {}
+
+
+def test_it_reads_rows_for_itself() -> None:
+    drafter: RowDrafter = NgramDrafter(2, 8)
+    drafter.start(1, TEXT, "")
+    drafter.start(2, [1, 2, 3], "")
+    token_ids = np.zeros((4, 20), dtype=np.int32)
+    token_ids[3, : len(TEXT) + 2] = [*TEXT, 8, 9]
+    token_ids[0, :5] = 1, 2, 3, 4, 5
+    texts = RowTexts(token_ids, np.array([5, 0, 0, len(TEXT) + 2]), np.array([3, 0]))
+    drafts = drafter.draft_rows([1, 2], np.array([3, 2]), texts)
+    assert drafts.counts.tolist() == [3, 0]
+    assert drafts.token_ids[0].tolist() == [10, 1, 2]
+    drafter.observe(1, [10])  # of what it has read it need not be told again
+    assert drafter.propose({1: 2})[1].token_ids == [1, 2]
 
 
 def test_requests_share_nothing() -> None:

@@ -80,8 +80,22 @@ def test_verification_has_the_last_word_on_what_was_promised() -> None:
     cost = CostCurve(KNOTS, draft_start_ms=0.9, draft_round_ms=0.9)
     draft_yield = taught(0.8)
     for _ in range(50):
-        draft_yield.judge(2.0, 0)
+        draft_yield.judge(np.array([[0.8, 0.6] + [0.0] * 6, [0.0] * 8]))
     assert draft_yield.outlook(1, 1, cost, SHAPES[1]).length == 0
+
+
+def test_each_position_is_judged_by_itself() -> None:
+    """The first two drafts always pass and the others never: that many are worth asking for, and no more."""
+    cost = CostCurve([(1, 8.0), (64, 8.4), (512, 16.0), (1024, 25.0)], draft_start_ms=1.0, draft_round_ms=1.0)
+    draft_yield = taught(0.7)
+    shape = StepShape(256, 256, 256 * 200)
+    before = draft_yield.outlook(256, 256, cost, shape)
+    promised = [256 * 0.7**position for position in range(1, 5)]
+    draft_yield.judge(np.array([[*promised, *[0.0] * 4], [256, 256, 0, 0, *[0.0] * 4]]))
+    outlook = draft_yield.outlook(256, 256, cost, shape)
+    assert outlook.best == outlook.length == 2
+    assert outlook.ratios[1] > 1.1 * before.ratios[1]
+    assert outlook.ratios[1] > outlook.ratios[2] > outlook.ratios[3]
 
 
 def test_looking_up_is_expected_to_find_something_half_of_the_time() -> None:

@@ -11,7 +11,7 @@ from threefold.engine.core import EngineCore
 from threefold.errors import ContextLengthError, InvalidRequestError
 from threefold.request import FinishReason, Request, SamplingParams
 from threefold.schedule.scheduler import Scheduler
-from threefold.step import TokenDelta
+from threefold.step import StepPlan, TokenDelta
 from threefold.testing.fake_executor import FakeDrafts, FakeExecutor
 
 VOCAB = 256
@@ -154,8 +154,8 @@ def test_times_are_split_between_deciding_and_computing() -> None:
 
     stats = core.stats()
     assert stats.num_steps == 2
-    assert stats.step_s == 2 * 4.0, "plan, launch, wait and commit: one reading of the clock each"
-    assert stats.schedule_s == 2 * 2.0
+    assert stats.step_s == 2 * 5.0, "plan, launch, wait, settle and report: one reading of the clock each"
+    assert stats.schedule_s == 2 * 3.0
 
 
 def test_a_leak_is_told_when_the_engine_falls_idle(caplog: pytest.LogCaptureFixture) -> None:
@@ -216,6 +216,36 @@ def test_overlapped_a_stop_token_costs_one_row_for_nothing() -> None:
     assert core.step() == []
 
 
+class Diary(FakeExecutor):
+    """Writes down what the scheduler had counted when a step was launched."""
+
+    def __init__(self, drafts: FakeDrafts) -> None:
+        super().__init__(drafts=drafts)
+        self.core: EngineCore | None = None
+        self.counted: list[int] = []
+
+    def launch(self, plan: StepPlan) -> None:
+        assert self.core is not None
+        self.counted.append(self.core.stats().num_steps)
+        super().launch(plan)
+
+
+def test_overlapped_steps_with_drafts_are_launched_before_the_last_one_is_reported() -> None:
+    executor = Diary(FakeDrafts(0.7))
+    core = executor.core = make_overlapped(executor, num_drafts=3)
+    prompts = [[1, 2], [3, 4, 5], [6]]
+    for request_id, prompt in enumerate(prompts):
+        core.add_request(make_request(request_id, prompt))
+    seen = run(core)
+    assert executor.counted == [0, *range(executor.num_steps - 1)], "each but the first one step before its report"
+    for request_id, prompt in enumerate(prompts):
+        tokens = [token_id for delta in seen[request_id] for token_id in delta.token_ids]
+        assert tokens == executor.model.answer(prompt, max_total_tokens=40)
+    stats = core.stats()
+    assert (stats.num_steps, stats.generated_tokens) == (executor.num_steps, 120 - 6)
+    assert stats.num_accepted_tokens > 0
+
+
 @pytest.mark.parametrize("params", [{"logprobs": 0}, {"repetition_penalty": 1.1}, {"bad_words_token_ids": ((3,),)}])
 def test_overlapped_requests_that_need_the_last_token_wait_for_it(params: dict[str, object]) -> None:
     executor = FakeExecutor()
@@ -267,6 +297,8 @@ def test_a_request_that_finds_no_memory_alone_ends_alone(make) -> None:  # type:
 
 class PriceList(FixedDrafts):
     """Writes down what it is told that drafting took."""
+
+    is_learning = True
 
     def __init__(self, k: int) -> None:
         super().__init__(k)

@@ -93,13 +93,32 @@ def test_without_bf16_products_float32_is_preferred_and_bf16_still_multiplies(mo
 
 def test_the_faster_dtype_is_preferred(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "has_packed_bf16", lambda: True)
-    times = {torch.bfloat16: 2.0, torch.float32: 1.0}
-    monkeypatch.setattr(linear, "_trial_ms", lambda dtype: times[dtype])
+    clock = Clock(monkeypatch, {torch.bfloat16: 2.0, torch.float32: 1.0})
     assert torch.float32 == linear.preferred_cpu_dtype()
 
-    times[torch.bfloat16] = 0.5
+    clock.takes_s[torch.bfloat16] = 0.5
 
     assert torch.bfloat16 == linear.preferred_cpu_dtype()
+
+
+def test_a_busy_moment_at_the_start_does_not_decide_the_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "has_packed_bf16", lambda: True)
+    clock = Clock(monkeypatch, {torch.bfloat16: 0.5, torch.float32: 2.5})
+    clock.busy_till_s = 80.0  # as long as fifteen trials in bf16 take meanwhile
+
+    assert torch.bfloat16 == linear.preferred_cpu_dtype()
+
+
+class Clock:
+    """Time that passes by trials alone; while a neighbour is busy each takes ten times as long."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, takes_s: dict[torch.dtype, float]) -> None:
+        self.now_s, self.busy_till_s, self.takes_s = 0.0, 0.0, takes_s
+        monkeypatch.setattr(linear, "_trial", lambda dtype: lambda: self._pass(dtype))
+        monkeypatch.setattr(linear.time, "perf_counter", lambda: self.now_s)
+
+    def _pass(self, dtype: torch.dtype) -> None:
+        self.now_s += self.takes_s[dtype] * (10 if self.now_s < self.busy_till_s else 1)
 
 
 def packed_weight() -> tuple[torch.Tensor, torch.Size]:

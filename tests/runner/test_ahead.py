@@ -89,7 +89,7 @@ def test_rows_that_ask_are_drafted_for_and_named_by_places(parts, rows, plan_row
     row = rows.find(5)
     assert asked[5] == (0, [], BY_COMPARISON, 2, 5 + 3 * row)
     proposals = ahead.expect(request_ids, {5: 2})
-    assert proposals[5].drafter == "scripted"
+    assert proposals[5] == ((0.5, 0.5), "scripted")
     assert rows.draft(row, 2) == [-1 - (5 + 3 * row), -2 - (5 + 3 * row)]
     assert rows.num_drafts[row] == 2
     ahead.take(0)

@@ -130,7 +130,18 @@ def test_a_card_is_asked_about_every_number_of_drafts_and_the_largest_batch() ->
 
 
 def test_prompts_of_all_lengths_that_a_step_may_have_are_warmed_up() -> None:
+    seen: list[tuple[int, int]] = []
+    limits = CalibrationLimits(64, 16, 20, 600, 32768)
+    warm_prompts(
+        lambda batch: seen.append((batch.token_ids.shape[0], batch.logit_tokens.shape[0])), CpuDevice(), limits
+    )
+    lengths = sorted({tokens for tokens, _ in seen})
+    assert lengths == [32, 64, 128, 256, 512]
+    # Twenty rows beside a long prompt want up to twenty tokens' logits: every tile's width, not quite full.
+    assert sorted({wanted for tokens, wanted in seen if tokens == 512}) == [1, 2, 3, 5, 9, 17]
+
+
+def test_no_step_is_warmed_up_that_the_pool_cannot_hold() -> None:
     seen: list[int] = []
-    limits = CalibrationLimits(64, 16, 8, 600, 32768)
-    warm_prompts(lambda batch: seen.append(batch.token_ids.shape[0]), CpuDevice(), limits)
-    assert seen == [32, 64, 128, 256, 512]
+    warm_prompts(lambda batch: seen.append(batch.token_ids.shape[0]), CpuDevice(), CalibrationLimits(1, 16, 8, 600, 99))
+    assert seen == []

@@ -59,7 +59,9 @@ def test_auto_and_cpu_open_a_cpu_here(monkeypatch):
     assert not open_device("cpu", 1).is_gpu
 
 
-@pytest.mark.parametrize(("asked", "threads", "says"), [("tpu", 1, "auto, cpu or cuda"), ("cpu", 0, "at least 1")])
+@pytest.mark.parametrize(
+    ("asked", "threads", "says"), [("tpu", 1, "auto, cpu or cuda"), ("cpu", 0, "use 1 to"), ("cpu", 99_999, "use 1 to")]
+)
 def test_what_cannot_be_is_refused_in_one_line(asked, threads, says):
     with pytest.raises(ConfigError, match=says):
         open_device(asked, threads)

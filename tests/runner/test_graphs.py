@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from threefold.runner.forward import DeviceRows, StagedForward
-from threefold.runner.graphs import MAX_LOGITS_BYTES, GraphForward, GraphLimits, expected_bytes
+from threefold.runner.graphs import MAX_LOGITS_BYTES, GraphForward, GraphLimits, NoCapture, expected_bytes
 from threefold.runner.inputs import build_inputs
 from threefold.runner.runner import ModelRunner
 from threefold.runner.staging import Staging
@@ -180,6 +180,25 @@ def test_more_graphs_are_expected_to_take_more():
     prompting = replace(drafting, max_prompt_tokens=1024)
     assert 0 < expected_bytes(plain, 1000) < expected_bytes(drafting, 1000) < expected_bytes(prompting, 1000)
     assert expected_bytes(prompting, 1000) < expected_bytes(prompting, 1000, has_rounds=True)
+    assert expected_bytes(prompting, 1000, is_eager=True) == 8 * 1000 * prompting.sizes[-1], "logits only"
+
+
+@pytest.mark.parametrize("num_new", [(1,), (1, 1, 1), (2, 4)])
+def test_without_capturing_steps_come_to_the_same(graphs, rows, step, num_new):
+    """Also where work runs outside of inference mode, as an executor's steps do."""
+    recorded, *_, device_rows = graphs
+    own_rows = DeviceRows(4, rows.block_tables.shape[1], CPU)
+    staging, runner = Staging(64, 4, CPU), ModelRunner(CountingModel(), [])
+    limits = GraphLimits(4, max_draft=3, max_context=40, vocab_size=VOCAB)
+    launched = GraphForward(runner, staging, own_rows, StagedForward(runner, staging, own_rows), limits)
+    report = launched.capture(NoCapture())
+    assert report.num_bytes == 0
+    arrays = step(*num_new)
+    num_wanted = len(arrays.logit_tokens)
+    expected, found = recorded.run(arrays, num_wanted), launched.run(arrays, num_wanted)
+    assert found.logits.tolist() == expected.logits.tolist()
+    assert found.likely.tokens.tolist() == expected.likely.tokens.tolist()
+    assert own_rows.tokens[:4].tolist() == device_rows.tokens[:4].tolist()
 
 
 def test_a_step_of_the_same_shape_reads_what_its_own_replay_left(graphs, rows, new_row, plan_row):

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from threefold.draft.drafter import Draft
-from threefold.runner.drafting import Proposal
 from threefold.runner.inputs import build_inputs
 from threefold.runner.outcome import row_results
 from threefold.sample.sampler import NOTHING, Judged
@@ -24,8 +22,7 @@ def step(rows, new_row, plan_row):
 
 def test_rows_that_want_a_token_get_theirs_at_their_places(step):
     judged = Judged([[7], [4, 9]], None, None, {})
-    proposal = Proposal(Draft([1, 2], (0.9, 0.5)), "scripted")
-    assert row_results(*step, judged, {8: proposal}, {1: [ENTRY]}) == [
+    assert row_results(*step, judged, {8: ((0.9, 0.5), "scripted")}, {1: [ENTRY]}) == [
         RowResult([7]),
         RowResult([], prompt_logprobs=[ENTRY]),
         RowResult([4, 9], num_drafted=1, survival=(0.9, 0.5), drafter="scripted"),
@@ -42,6 +39,15 @@ def test_where_every_row_gets_one_token_there_is_nothing_else_to_say(step, rows,
     plan = StepPlan([plan_row(5, 2, 1), plan_row(6, 2, 1)])
     judged = Judged([[7], [9]], None, None, {})
     assert row_results(plan, build_inputs(plan, rows), judged, {}, {}) == [RowResult([7]), RowResult([9])]
+
+
+def test_where_every_row_gets_tokens_drafts_and_offers_are_their_rows_own(step, rows, plan_row):
+    plan = StepPlan([plan_row(5, 2, 1), plan_row(8, 2, 2, max_draft=1)])
+    offers = {5: ((0.9, 0.5), "scripted"), 9: ((0.1,), "another")}
+    assert row_results(plan, build_inputs(plan, rows), Judged([[7], [4, 9]], None, None, {}), offers, {}) == [
+        RowResult([7], survival=(0.9, 0.5), drafter="scripted"),
+        RowResult([4, 9], num_drafted=1),
+    ]
 
 
 def test_nobody_wants_a_token(rows, new_row, plan_row):

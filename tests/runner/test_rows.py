@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
+
+from threefold.draft.drafter import RowDrafts
 
 
 def test_a_row_holds_tokens_blocks_and_drafts(rows, new_row):
@@ -119,3 +123,26 @@ def test_rows_with_wishes_are_counted(rows, new_row):
     assert rows.sampling.num_wishing == 1
     rows.add(new_row(3))
     assert rows.sampling.num_wishing == 1
+
+
+@pytest.mark.parametrize(
+    ("draft_ids", "survival", "count"),
+    [([4, 32], [0.9, 0.5], 2), ([-1, 3], [0.9, 0.5], 2), ([4, 5], [0.9, 1.5], 2), ([4, 5], [math.nan, 0.1], 2)]
+    + [([4, 5], [0.9, 0.5], count) for count in (3, -1)],
+)
+def test_drafts_with_nonsense_in_them_are_left_out(rows, new_row, draft_ids, survival, count):
+    places = np.array([rows.add(new_row(request_id)) for request_id in (1, 2)])
+    drafts = RowDrafts(
+        np.array([[7, 8], draft_ids], dtype=np.int32), np.array([[1.0, 0.0], survival]), np.array([2, count])
+    )
+    assert rows.put_drafts(places, drafts, np.array([2, 2]), 32) == 1
+    assert drafts.counts.tolist() == [2, 0]
+    assert rows.num_drafts[places].tolist() == [2, 0]
+    assert rows.draft(int(places[0]), 2) == [7, 8]
+
+
+def test_drafts_longer_than_wanted_are_nonsense(rows, new_row):
+    row = np.array([rows.add(new_row(1))])
+    drafts = RowDrafts(np.ones((1, 3), dtype=np.int32), np.ones((1, 3)), np.array([3]))
+    assert rows.put_drafts(row, drafts, np.array([2]), 32) == 1
+    assert rows.num_drafts[row] == 0

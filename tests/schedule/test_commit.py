@@ -9,7 +9,7 @@ import pytest
 
 from threefold.cost import StepShape
 from threefold.draft.controller import FixedDrafts
-from threefold.request import FinishReason, RequestStatus
+from threefold.request import FinishReason, Request, RequestStatus, SamplingParams
 from threefold.step import RowResult, StepResult, TokenDelta, TokenLogprobs
 
 MakeBench = Callable[..., Any]
@@ -17,6 +17,8 @@ MakeBench = Callable[..., Any]
 
 class Witness(FixedDrafts):
     """Remembers what it is told."""
+
+    is_learning = True
 
     def __init__(self) -> None:
         super().__init__(4)
@@ -262,3 +264,44 @@ def test_faults_of_drafters_are_counted(make_bench: MakeBench) -> None:
     bench.scheduler.commit(bench.plan(), StepResult([RowResult([1])], num_draft_faults=2))
 
     assert bench.scheduler.stats().num_draft_faults == 2
+
+
+def test_what_the_next_plan_does_not_need_comes_behind_it(make_bench: MakeBench) -> None:
+    witness = Witness()
+    bench = make_bench(controller=witness)
+    going, ending = bench.add(3), bench.add(3, max_total_tokens=5)
+    draft(bench, 3)
+    plan = bench.plan()
+    results = [RowResult([1, 2, 3], num_drafted=3, survival=(0.9,), drafter="ngram"), RowResult([8])]
+    settled = bench.scheduler.settle(plan, StepResult(results))
+    assert (going.num_computed, going.token_ids[3:], ending.finish_reason) == (6, [7, 1, 2, 3], FinishReason.LENGTH)
+    assert (ending.block_ids, witness.seen, len(witness.steps)) == ([], [(0, "ngram", 3, 2)], 2)
+    ahead = bench.plan()
+    assert [(row.num_computed, row.num_new, row.max_draft) for row in ahead.rows] == [(6, 2, 1)]
+    assert (ahead.dropped, bench.scheduler.stats().num_steps) == ([1], 1)
+    assert bench.scheduler.report(settled) == [
+        TokenDelta(0, [1, 2, 3], num_drafted=3, num_accepted=2),
+        TokenDelta(1, [8], FinishReason.LENGTH),
+    ]
+    stats = bench.scheduler.stats()
+    assert (stats.num_steps, stats.generated_tokens, stats.accepted_by) == (2, 6, {"ngram": 2})
+
+
+@pytest.mark.parametrize(("num_blocks", "num_found"), [(64, 4), (5, 8)])
+def test_blocks_are_findable_at_once_where_somebody_may_be_preempted(
+    make_bench: MakeBench, num_blocks: int, num_found: int
+) -> None:
+    """With blocks to spare nobody need wait for it; whoever is preempted finds its blocks again."""
+    bench = make_bench(num_blocks)
+    first, _ = bench.add(6), bench.add(6)
+    bench.step()
+    bench.step()
+    settled = bench.scheduler.settle(bench.plan(), StepResult([RowResult([7]), RowResult([7])]))
+    assert first.num_computed == 8
+    found = []
+    for _ in range(2):
+        alike = Request(9, first.token_ids, SamplingParams(), max_total_tokens=20, end_token_ids=frozenset())
+        found.append(bench.cache.match(alike))
+        bench.cache.free(alike)
+        bench.scheduler.report(settled)
+    assert found == [num_found, 8]

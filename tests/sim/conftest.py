@@ -206,6 +206,7 @@ class Simulation:
             rest = traffic.survival[step, :num_rows, 2:].sum(axis=1) * traffic.has_draft[step, :num_rows]
             controller.glimpse(dict(enumerate(rest.tolist())))
         controller.observe_step(shape, forward_ms * noise, draft_ms * noise, committed)
+        controller.catch_up()
         self.num_asked += len(wanted)
         self.num_verified += sum(counts)
         return expected, forward_ms + draft_ms

@@ -65,7 +65,7 @@ class Acceptance:
         self._cells: IntArray = np.zeros((0, max_draft), dtype=np.int64)  # [num_places, max_draft], of drafts at hand …
         self._chances: FloatArray = np.zeros((0, max_draft))  # [num_places, max_draft], … and their conditional chance
         self._verified: list[int] = []  # place, drafts, accepted, of each row that nobody has learned from yet
-        self._promised = self._kept = 0.0  # of those that were learned from, but not asked for yet
+        self._judged: FloatArray = np.zeros((2, max_draft))  # of those that were learned from, as `learn` returns it
         self._tables: dict[str, int] = {}
         self._table: FloatArray = np.zeros((0, 2))  # [num_cells, 2], trials and accepted ones
 
@@ -129,24 +129,21 @@ class Acceptance:
         if place is not None:
             self._verified += (place, num_drafted, num_accepted)
 
-    def learn(self) -> tuple[float, float]:
+    def learn(self) -> FloatArray:
         """Learn from what was observed since the last call.
 
         Returns:
-            How many drafts were expected to pass, and how many did.
+            How many drafts were expected to pass, and how many did, by position, [2, max_draft].
         """
         if self._verified:
             self._take_verified()
-        judged = self._promised, self._kept
-        self._promised = self._kept = 0.0
+        judged, self._judged = self._judged, np.zeros_like(self._judged)
         return judged
 
     def _take_verified(self) -> None:
         verified = np.array(self._verified, dtype=np.int64).reshape(-1, 3)
         self._verified.clear()
-        promised, kept = _learn(verified, self._requests, self._table, self._cells, self._chances)
-        self._promised += promised
-        self._kept += kept
+        _learn(verified, self._requests, self._table, self._cells, self._chances, self._judged)
 
     def _grow(self) -> None:
         num_places = len(self._requests)
@@ -200,10 +197,16 @@ def _calibrate(
 
 
 @numba.njit(cache=True, nogil=True)
-def _learn(verified: IntArray, requests: FloatArray, table: FloatArray, cells: IntArray, chances: FloatArray):
-    """Take in verifications, [num_rows, 3] place, drafts and accepted ones. Returns what `Acceptance.learn` does."""
+def _learn(
+    verified: IntArray,
+    requests: FloatArray,
+    table: FloatArray,
+    cells: IntArray,
+    chances: FloatArray,
+    judged: FloatArray,
+) -> None:
+    """Take in verifications, [num_rows, 3] place, drafts and accepted ones; adds to what `Acceptance.learn` returns."""
     keep = 1.0 - 1.0 / MEMORY_TRIALS
-    promised = kept = 0.0
     for row in range(len(verified)):
         place, num_drafted, num_accepted = verified[row, 0], verified[row, 1], verified[row, 2]
         alive = 1.0
@@ -212,11 +215,11 @@ def _learn(verified: IntArray, requests: FloatArray, table: FloatArray, cells: I
             if chance == 0.0:
                 break  # nothing is known of it: a report of an earlier life
             alive *= chance
-            promised += alive
+            judged[0, i] += alive
             if i > num_accepted:
                 continue  # behind one that did not pass
             passed = 1.0 if i < num_accepted else 0.0
-            kept += passed
+            judged[1, i] += passed
             cell = cells[place, i]
             table[cell, 0] = table[cell, 0] * keep + 1.0
             table[cell, 1] = table[cell, 1] * keep + passed
@@ -225,4 +228,3 @@ def _learn(verified: IntArray, requests: FloatArray, table: FloatArray, cells: I
             moved = requests[place, 0] + (passed - chance) / precision
             requests[place, 0], requests[place, 1] = min(max(moved, -MAX_LOG_ODDS), MAX_LOG_ODDS), precision
         chances[place, 0] = 0.0  # said once
-    return promised, kept

@@ -52,6 +52,7 @@ def admit(
     num_committing: int,
     context_tokens: Sequence[float] | None = None,
     fixed_ms: float = 0.0,
+    draft_ms: float = 0.0,
 ) -> Admission:
     """Order drafts by their gain and find the number that makes the most of each millisecond, none included.
 
@@ -68,7 +69,8 @@ def admit(
         shape: the step without any draft.
         num_committing: rows that commit a token whatever the drafts, at least 1.
         context_tokens: [num_rows], KV tokens that a draft of the row looks at; None = the step's average.
-        fixed_ms: time that passes besides the forward pass, whatever is admitted.
+        fixed_ms: time that passes besides the forward pass, whatever is admitted, and …
+        draft_ms: … for each draft that is.
     """
     num_rows = max(shape.num_rows, 1)
     num_tokens, beside = shape.num_tokens, cost.beside_knots(shape)
@@ -91,6 +93,7 @@ def admit(
             num_tokens_alone,
             *beside_alone,
             fixed_ms,
+            draft_ms,
             num_committing,
         )
     )
@@ -110,6 +113,7 @@ def _admit(
     beside_alone_ms: float,
     token_alone_ms: float,
     fixed_ms: float,
+    draft_ms: float,
     num_committing: int,
 ):
     """The fields of an `Admission`.
@@ -126,6 +130,7 @@ def _admit(
     for n in range(num_drafts + 1):
         if n:
             committed[n] = committed[n - 1] + survival[row_of[n - 1], order[n - 1] % max_draft]
+            fixed_ms += draft_ms
             if len(extra_ms):
                 fixed_ms += extra_ms[row_of[n - 1]]
         step_ms[n] = forward_ms(tokens, ms, num_tokens + n, beside_ms, token_ms) + fixed_ms

@@ -16,9 +16,10 @@ import numpy.typing as npt
 
 from threefold.cost import CostCurve, StepShape
 from threefold.draft.asking_price import AskingPrice
-from threefold.draft.probe import START_STEPS, ProbeBudget
+from threefold.draft.asking_probe import NO_PROBE, AskingProbes, Probe
+from threefold.draft.outlook import Outlook
 from threefold.draft.worth import ANY, RequestWorth
-from threefold.draft.yields import PRIOR_CHANCE, DraftYield, Outlook
+from threefold.draft.yields import PRIOR_CHANCE, DraftYield
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -26,11 +27,14 @@ DECIDE_EVERY_STEPS = 8
 """What to ask for is thought over this often, and in each of as many steps where the load is new."""
 LOAD_RATIO = 1.5
 """Loads are alike up to this ratio of rows."""
-FIRST_LOOK_STEPS = 1.0
-"""Steps' time that the first asking of all rows may take where drafts are looked up, as none was tried at start: saved
-up for, it would come a thousand steps late."""
 LEFT_OUT = 0.3
 """A request is left out when its drafts were worth less than this share of what it takes to ask for them."""
+DRAFTS_EACH = 2.0
+"""Drafts to be verified for each that comes true: some do not, and those behind them."""
+MOST_PROMPTS = 2
+"""Where more than so many tokens a row are fed, asking may take long by the prompts beside it: that is no price."""
+BLIND_STEPS = 8
+"""Where nobody has looked at rows or asked them for so many steps, nothing is known of what is in sight."""
 WORST_STEPS = 8.0
 """An asking that seems to take longer than so many steps is no measure of any other."""
 
@@ -38,17 +42,12 @@ WORST_STEPS = 8.0
 class _StepAsking:
     """Whom a planned step asks, and for how much more than pays."""
 
-    __slots__ = ("committing", "lengths", "probe_length", "probed")
+    __slots__ = ("committing", "lengths", "probe")
 
-    def __init__(self, probed: int | None, probe_length: int) -> None:
+    def __init__(self, probe: Probe) -> None:
         self.committing: Sequence[int] = ()
         self.lengths: dict[int, int] = {}  # of those that are asked
-        self.probed = probed
-        self.probe_length = probe_length
-
-    @property
-    def is_probing(self) -> bool:
-        return self.probed is not None or self.probe_length > 0
+        self.probe = probe
 
 
 class Appetite:
@@ -61,6 +60,7 @@ class Appetite:
         sight_rows: most rows of a step for which `glimpse` says what is there to ask for; 0 = it never does.
         prior_chance: the guess for each draft before any is seen.
         is_behind: drafts are made behind the step that asks for them, so it is the next one that waits for them.
+        verify_ms: what each draft that is verified takes of the host while the device waits.
 
     Attributes:
         is_probing: the drafts now at hand are more than it paid to ask for.
@@ -75,27 +75,28 @@ class Appetite:
         sight_rows: int = 0,
         prior_chance: float = PRIOR_CHANCE,
         is_behind: bool = False,
+        verify_ms: float = 0.0,
     ) -> None:
         self._cost = cost
-        self._price = AskingPrice(cost, has_rounds=has_rounds, is_behind=is_behind)
+        self._price = AskingPrice(cost, has_rounds=has_rounds, is_behind=is_behind, verify_ms=verify_ms)
         self._max_draft = max_draft
         self._sight_rows = sight_rows
-        self._budget = ProbeBudget(start_steps=START_STEPS if has_rounds else FIRST_LOOK_STEPS)
-        self._yield = DraftYield(max_draft, has_rounds=has_rounds, prior_chance=prior_chance)
+        self._yield = DraftYield(max_draft, has_rounds=has_rounds, prior_chance=prior_chance, verify_ms=verify_ms)
+        self._probes = AskingProbes(self._price, self._yield, max_draft, has_rounds=has_rounds)
         self._worth = RequestWorth(max_draft)
         self._step = 0
         self._load_rows = 0  # that committed when the load was last a new one
         self._num_load_steps = 0  # steps since that load began
-        self._outlook = Outlook(0, 0.0, 0.0)
+        self._outlook = Outlook(1, np.zeros(max_draft), 0.0, 0.0)
         self._least_worth = 0.0
         self._context_tokens = 0.0
         self._token_ms = 0.0  # time that a token takes without drafts
-        self._probed: int | None = None
-        self._probe_length = 0
+        self._probe = NO_PROBE  # of the next step
         self.is_probing = False
         self._planned: deque[_StepAsking] = deque()  # steps that are not over yet, two where they overlap
         self._committing: Sequence[int] = ()  # in the last step that is over
         self._asked: dict[int, int] = {}
+        self._num_blind_steps = 0  # since rows were looked at or asked
 
     def start(self, request_id: int, limit: int) -> None:
         """A request that may be asked for up to limit tokens."""
@@ -108,8 +109,8 @@ class Appetite:
 
     def begin_step(self) -> None:
         """Those asked from now on are asked by another step; only needed while the one before is not over."""
-        self._planned.append(_StepAsking(self._probed, self._probe_length))
-        self._probed, self._probe_length = None, 0
+        self._planned.append(_StepAsking(self._probe))
+        self._probe = NO_PROBE
 
     def ask(self, request_ids: Sequence[int], *, may_draft: bool = True) -> Mapping[int, int]:
         """Lengths to ask for after the step being planned; called once a step, with all rows that commit in it.
@@ -126,17 +127,22 @@ class Appetite:
             return asking.lengths
         if self._is_new_load(num_rows):
             self._begin_load(request_ids)
-        if num_rows <= self._sight_rows:
+        if self._can_see(num_rows):
             asking.lengths = self._seen_for(request_ids)
-        elif asking.probe_length:
-            asking.lengths = self._worth.asked_for(request_ids, asking.probe_length, ANY, self._step)
+        elif asking.probe.length:
+            asking.lengths = self._worth.asked_for(request_ids, asking.probe.length, ANY, self._step)
         elif self._outlook.length:
             asking.lengths = self._worth.asked_for(request_ids, self._outlook.length, self._least_worth, self._step)
-        if asking.probed is not None and asking.probed in request_ids:
-            limit = self._worth.limit(asking.probed)
+        probed = asking.probe.request_id
+        if probed is not None and probed in request_ids:
+            limit = self._worth.limit(probed)
             if limit:
-                asking.lengths[asking.probed] = limit
+                asking.lengths[probed] = limit
         return asking.lengths
+
+    def _can_see(self, num_rows: int) -> bool:
+        """Whether it is known of so many rows what there is to ask for."""
+        return num_rows <= self._sight_rows and self._num_blind_steps < BLIND_STEPS
 
     def _seen_for(self, request_ids: Sequence[int]) -> dict[int, int]:
         """Everybody, if all that is in sight is worth the time: once one is asked, the others cost next to nothing."""
@@ -144,10 +150,19 @@ class Appetite:
         if not num_seen:
             return {}
         lengths = self._worth.asked_for(request_ids, self._max_draft, ANY, self._step)
-        return lengths if num_seen * self._token_ms > self._price.ms(lengths.values()) else {}
+        num_rows = len(request_ids)
+        num_drafts = round(num_seen * DRAFTS_EACH)
+        longer_ms = self._step_ms(num_rows, num_rows + num_drafts) - self._step_ms(num_rows, num_rows)
+        cost_ms = self._price.ms(lengths.values()) + longer_ms + self.verify_ms * num_drafts
+        return lengths if num_seen * self._token_ms > cost_ms else {}
+
+    def _step_ms(self, num_rows: int, num_tokens: int) -> float:
+        """A step of so many rows, prompts left aside."""
+        return self._cost.forward_ms(StepShape(num_tokens, num_rows, int(num_rows * self._context_tokens)))
 
     def glimpse(self, seen: Mapping[int, float]) -> None:
         """Drafts that would come true if these rows were asked, as far as can be seen without holding anything up."""
+        self._num_blind_steps = 0
         self._worth.glimpse(seen)
 
     @property
@@ -169,31 +184,39 @@ class Appetite:
         """What the asking of the step being planned is expected to cost."""
         return self._price.ms(self._planned[-1].lengths.values() if self._planned else ())
 
+    @property
+    def verify_ms(self) -> float:
+        """What each draft verified takes beside the forward pass."""
+        return self._price.verify_ms
+
     def learn(self, request_ids: Sequence[int], survival: FloatArray) -> None:
         """These rows have drafts at hand, with this survival [num_rows, max_draft], 0 where there is none."""
         lengths = list(map(self._asked.pop, request_ids, repeat(0)))
         totals, worths = self._yield.learn(lengths, survival, self._outlook.floor)
         self._worth.learn(request_ids, worths.tolist())
         if len(request_ids) <= self._sight_rows:
+            self._num_blind_steps = 0
             self._worth.glimpse(dict(zip(request_ids, totals.tolist(), strict=True)))
 
-    def judge(self, num_expected: float, num_accepted: float) -> None:
-        """Drafts were verified; so many of them were expected to pass, and so many did."""
-        self._yield.judge(num_expected, num_accepted)
+    def judge(self, judged: FloatArray) -> None:
+        """Drafts were verified; so many of them were expected to pass, and so many did, [2, max_draft] by position."""
+        self._yield.judge(judged)
 
-    def end_step(self, plain_shape: StepShape, step_ms: float, draft_ms: float) -> None:
+    def end_step(self, plain_shape: StepShape, step_ms: float, draft_ms: float, num_verified: int = 0) -> None:
         """The oldest step is over; decide for the next to be planned.
 
         Args:
             plain_shape: the step without its drafts.
             step_ms: its time, drafting included.
             draft_ms: the time that this step's asking took.
+            num_verified: its drafts.
         """
         self._learn_misses()
         self.earn(step_ms)
-        asking = self._planned.popleft() if self._planned else _StepAsking(None, 0)
+        asking = self._planned.popleft() if self._planned else _StepAsking(NO_PROBE)
         lengths = asking.lengths
-        self._price.learn(lengths.values(), min(draft_ms, WORST_STEPS * (step_ms - draft_ms)))
+        if plain_shape.num_tokens <= MOST_PROMPTS * len(asking.committing):
+            self._price.learn(lengths.values(), min(draft_ms, WORST_STEPS * (step_ms - draft_ms)), num_verified)
         if lengths:
             self._asked = self._worth.still_here(lengths)
         if self._pass_over(asking):
@@ -212,16 +235,21 @@ class Appetite:
 
     def earn(self, step_ms: float, num_steps: int = 1) -> None:
         """So many steps took that long each."""
-        self._budget.earn(step_ms, num_steps)
+        self._probes.earn(step_ms, num_steps)
 
     def decide(self, plain_shape: StepShape) -> None:
         """Settle whom to ask in steps like the one that is over, without its drafts; and whether more for once."""
         committing = self._committing
         self._context_tokens = plain_shape.kv_tokens / max(plain_shape.num_rows, 1)
         if not self._is_new_load(len(committing)):
+            was_off = not self._outlook.length
             self._settle(committing, round(self._worth.share_above(self._least_worth) * len(committing)))
-        if self._outlook.length < self._max_draft and self._step % DECIDE_EVERY_STEPS == 1:
-            self._probe(committing)
+            if was_off and self._outlook.length:
+                self._num_load_steps = 0  # it may have been a lucky look
+        outlook, turn = self._outlook, self._step // DECIDE_EVERY_STEPS
+        is_of_use = outlook.length or not self._can_see(len(committing))
+        if is_of_use and outlook.length < self._max_draft and self._step % DECIDE_EVERY_STEPS == 1:
+            self._probe = self._probes.choose(outlook, committing, self._token_ms, turn)
 
     def _pass_over(self, asking: _StepAsking) -> bool:
         """A step is over. Returns whether it is time to decide."""
@@ -229,9 +257,10 @@ class Appetite:
         if not asking.committing:
             return False
         self._committing = asking.committing
-        self.is_probing = asking.is_probing
-        self._probed, self._probe_length = None, 0
+        self.is_probing = asking.probe != NO_PROBE
+        self._probe = NO_PROBE
         self._num_load_steps += 1
+        self._num_blind_steps += 1
         return self._num_load_steps < DECIDE_EVERY_STEPS or self._step % DECIDE_EVERY_STEPS == 1
 
     def _learn_misses(self) -> None:
@@ -263,19 +292,3 @@ class Appetite:
     def _first_worth(self) -> float:
         """What a request that nobody knows begins with: what all are worth, and never so little that it is left out."""
         return max(self._outlook.worth, self._least_worth / LEFT_OUT)
-
-    def _probe(self, committing: Sequence[int]) -> None:
-        """Ask for more than pays, as much as the budget allows: of all rows, or while off by turns of one row."""
-        turn = self._step // DECIDE_EVERY_STEPS
-        num_rows = len(committing)
-        length_now = self._outlook.length
-        if not length_now and turn % 2:
-            if self._budget.spend(self._price.even_ms(1, self._max_draft)):
-                self._probed = committing[turn // 2 % num_rows]
-            return
-        now_ms = self._price.even_ms(num_rows, length_now) if length_now else 0.0
-        for length in range(self._max_draft, length_now, -1):
-            more_ms = self._price.even_ms(num_rows, length) - now_ms
-            if self._budget.spend(more_ms):
-                self._probe_length = length
-                return

@@ -30,12 +30,14 @@ class AskingPrice:
         cost: learns here what asking costs.
         has_rounds: each further token costs a draft model's pass; else what is asked for is looked up at once.
         is_behind: drafts are made behind the step that asks for them, so it is the next one that waits for them.
+        verify_ms: what each draft that is verified takes of the host while the device waits.
     """
 
-    def __init__(self, cost: CostCurve, *, has_rounds: bool, is_behind: bool) -> None:
+    def __init__(self, cost: CostCurve, *, has_rounds: bool, is_behind: bool, verify_ms: float = 0.0) -> None:
         self._cost = cost
         self._has_rounds = has_rounds
         self._is_behind = is_behind
+        self.verify_ms = verify_ms
         self._last = _NOBODY
         self._was_asking = False
         self._single = _NOBODY, 0.0  # an asking whose price is not complete
@@ -58,9 +60,10 @@ class AskingPrice:
         """What one more row costs where others are asked anyway."""
         return self._cost.draft_ms(1, length if self._has_rounds else 0, 0)
 
-    def learn(self, lengths: Collection[int], draft_ms: float) -> None:
-        """A step that asks for these lengths, or for none, was held up so long by drafts."""
+    def learn(self, lengths: Collection[int], draft_ms: float, num_verified: int = 0) -> None:
+        """A step that asks for these lengths, or for none, and verifies drafts was held up so long by drafts."""
         asking = self._asking(lengths)
+        draft_ms = max(draft_ms - self.verify_ms * num_verified, 0.0)
         if self._is_behind:
             waited_for, self._last = self._last, asking
             if waited_for.num_rows:

@@ -40,10 +40,14 @@ class Books:
         """Whether a step of about so many rows may draft."""
         return self._ledger.may_draft(num_rows)
 
+    def is_surprise(self, shape: StepShape, forward_ms: float) -> bool:
+        """Whether a step with drafts took so long that the next decision should know of it."""
+        return forward_ms > SURPRISE * self._cost.forward_ms(shape)
+
     def book_quiet(self, mean: MeanStep) -> None:
         """Steps of one token a row that drafts had nothing to do with."""
         num_steps, shape, ms, scatter, num_committed = mean
-        self._ledger.settle(shape.num_rows, ms, 0.0, num_steps)
+        self._ledger.settle(shape.num_rows, ms, ms, 0.0, num_steps)
         self._plain.observe(shape, ms, num_steps)
         self.gain.observe(StepGain(num_committed, ms, 0.0, num_committed, ms), {}, num_steps)
         self.gain.observe_prediction(False, self._cost.forward_ms(shape), ms, num_steps, scatter)
@@ -76,7 +80,7 @@ class Books:
         num_accepted = sum([drafts.num_accepted for drafts in verified.values()])
         predicted_ms = self._cost.forward_ms(shape)
         self.gain.observe_prediction(num_drafted > 0, predicted_ms, forward_ms)
-        is_surprise = num_drafted > 0 and forward_ms > SURPRISE * predicted_ms
+        is_surprise = num_drafted > 0 and self.is_surprise(shape, forward_ms)
         self.needs_plain = is_surprise and not self._plain.knows(num_rows)
         if not num_drafted and num_rows == num_tokens:
             self._plain.observe(shape, forward_ms)
@@ -94,7 +98,7 @@ class Books:
         self.gain.observe(step, verified)
         if num_rows:
             saved_ms = max(step.saved_ms, -WORST_STEPS * step.plain_decode_ms) if has_drafts else 0.0
-            self._ledger.settle(num_rows, forward_ms + draft_ms, saved_ms)
+            self._ledger.settle(num_rows, step.plain_decode_ms, forward_ms + draft_ms, saved_ms)
         self._cost.observe(shape, forward_ms)
 
     def _decode_share(self, plain: StepShape, num_drafted: int, predicted_ms: float) -> float:

@@ -6,7 +6,8 @@ So the same object runs in the server, in the simulator and in a unit test; no r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,9 @@ HELD_UP_MS = 0.5
 """… where the device waits for it meanwhile …"""
 HOST_ROW_MS = 0.01
 """… and for each row that is asked."""
+HOST_DRAFT_MS = 0.001
+"""A guess at what each draft takes the host that is verified, where the device waits for it: it cannot be told from
+what rows take, since it grows with them."""
 
 
 class Controller:
@@ -48,6 +52,8 @@ class Controller:
         prior_chance: the guess for each draft before any is seen.
         is_behind: drafts are made behind the step that asks for them, so it is the next one that waits for them.
     """
+
+    is_learning = True
 
     def __init__(
         self,
@@ -73,34 +79,40 @@ class Controller:
             sight_rows=sight_rows,
             prior_chance=prior_chance,
             is_behind=is_behind,
+            verify_ms=HOST_DRAFT_MS if sight_rows else 0.0,
         )
         self._prober = Prober()
         self._books = Books(cost)
         self._quiet = QuietSteps()  # that are over, but nobody has learned from yet
         self._num_rows = 0  # that committed tokens in the last step
         self._verified: dict[str, tuple[int, int]] = {}  # by drafter, of the step that is being committed
+        self._later: list[Callable[[], object]] = []  # what no decision waits for
 
     @property
     def cost(self) -> CostCurve:
         """The cost curve, which every step refines; up to date now, and a few steps behind later on."""
+        self.catch_up()
         self._digest()
         return self._cost
 
     @property
     def gain_ratio(self) -> float:
         """Tokens per second with drafts over the estimate without, lately."""
+        self.catch_up()
         self._digest()
         return self._books.gain.ratio
 
     @property
     def gain_error(self) -> float:
         """Standard error of gain_ratio."""
+        self.catch_up()
         self._digest()
         return self._books.gain.error
 
     @property
     def gain_by_drafter(self) -> dict[str, float]:
         """gain_ratio of each drafter's drafts alone."""
+        self.catch_up()
         self._digest()
         return self._books.gain.by_drafter
 
@@ -111,6 +123,7 @@ class Controller:
 
     def stop(self, request_id: int) -> None:
         """Forget the request."""
+        self.catch_up()
         self._acceptance.stop(request_id)
         self._appetite.stop(request_id)
 
@@ -146,11 +159,18 @@ class Controller:
 
     def observe_step(self, shape: StepShape, forward_ms: float, draft_ms: float, num_committed: int) -> None:
         """Learn what the step cost and earned; a step without a time (a fake executor's) teaches nothing."""
+        self.catch_up()
         if not self._verified and draft_ms <= 0.0 < forward_ms and self._appetite.is_quiet:
             self._observe_quiet(shape, forward_ms, num_committed)
         else:
             self._digest()
             self._observe_step(shape, forward_ms, draft_ms, num_committed)
+
+    def catch_up(self) -> None:
+        """Learn from what has been chosen and observed."""
+        for learn in self._later:
+            learn()
+        self._later.clear()
 
     def _observe_quiet(self, shape: StepShape, forward_ms: float, num_committed: int) -> None:
         """A step that drafts have nothing to do with, like most; learn from it together with the next ones."""
@@ -184,30 +204,25 @@ class Controller:
         verified = {drafter: Verified(*counts) for drafter, counts in self._verified.items()}
         self._verified.clear()
         if verified:
-            self._appetite.judge(*self._acceptance.learn())
+            self._appetite.judge(self._acceptance.learn())
         num_drafted = sum([drafts.num_drafted for drafts in verified.values()])
         num_rows = self._appetite.num_ending
         has_drafts = num_drafted > 0 or draft_ms > 0 or self._appetite.is_ending_asking
         self._prober.earn(forward_ms + draft_ms)
         plain_shape = StepShape(shape.num_tokens - num_drafted, shape.num_rows, shape.kv_tokens)
-        self._appetite.end_step(plain_shape, forward_ms + draft_ms, draft_ms)
+        self._appetite.end_step(plain_shape, forward_ms + draft_ms, draft_ms, num_drafted)
         if forward_ms > 0.0:
-            self._books.book(
-                shape,
-                forward_ms,
-                draft_ms,
-                num_committed,
-                num_rows=num_rows,
-                verified=verified,
-                has_drafts=has_drafts,
-            )
+            book = partial(self._books.book, num_rows=num_rows, verified=verified, has_drafts=has_drafts)
+            self._later.append(partial(book, shape, forward_ms, draft_ms, num_committed))
+            if num_drafted and self._books.is_surprise(shape, forward_ms):
+                self.catch_up()
             self._num_rows = num_rows or self._num_rows
 
     def _choose(self, rows: Sequence[RowDraft], num_committing: int, shape: StepShape) -> list[int]:
         """Drafts to verify of each of these rows, all of which have some at hand."""
         request_ids, estimates, drafters, context_tokens = zip(*rows, strict=True)
         survival = self._acceptance.calibrate(request_ids, drafters, estimates)
-        self._appetite.learn(request_ids, survival)
+        self._later.append(partial(self._appetite.learn, request_ids, survival))
         admission = admit(
             survival,
             self._cost,
@@ -215,6 +230,7 @@ class Controller:
             num_committing=num_committing,
             context_tokens=context_tokens,
             fixed_ms=self._appetite.expected_ms(),
+            draft_ms=self._appetite.verify_ms,
         )
         if self._books.needs_plain:
             return [0] * len(rows)
@@ -240,7 +256,9 @@ def prepare_learning() -> None:
     survival = _calibrated(acceptance)
     acceptance.observe(0, 1, 1)
     acceptance.learn()
-    DraftYield(1).learn([1], survival)
+    draft_yield = DraftYield(1)
+    draft_yield.learn([1], survival)
+    draft_yield.outlook(1, 1, CostCurve.uninformed(), StepShape(1, 1, 1))  # takes in what came
 
 
 def _calibrated(acceptance: Acceptance) -> npt.NDArray[np.float64]:

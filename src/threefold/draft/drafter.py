@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
 
 
 class Draft(NamedTuple):
@@ -12,6 +15,28 @@ class Draft(NamedTuple):
     token_ids: list[int]
     survival: tuple[float, ...]
     """The drafter's estimate that token i *and all before it* are accepted; as long as token_ids, not increasing."""
+
+
+class RowTexts(NamedTuple):
+    """Rows' committed tokens, where they are kept."""
+
+    token_ids: npt.NDArray[np.int32]
+    """[max_rows, width]."""
+    lengths: npt.NDArray[np.int64]
+    """[max_rows]."""
+    rows: npt.NDArray[np.int64]
+    """[num_rows] the rows in question."""
+
+
+class RowDrafts(NamedTuple):
+    """Drafts of several rows."""
+
+    token_ids: npt.NDArray[np.int32]
+    """[num_rows, most]."""
+    survival: npt.NDArray[np.float64]
+    """[num_rows, most], as a Draft has it."""
+    counts: npt.NDArray[np.int64]
+    """[num_rows] tokens drafted; 0 = no good guess."""
 
 
 class Drafter(Protocol):
@@ -45,3 +70,11 @@ class KVDrafter(Drafter, Protocol):
 
     def recall(self, request_id: int) -> None:
         """All blocks lent for the request are somebody else's now; an unknown request is ignored."""
+
+
+@runtime_checkable
+class RowDrafter(Drafter, Protocol):
+    """A drafter that reads rows' tokens for itself and drafts for all of them at once: the device waits meanwhile."""
+
+    def draft_rows(self, request_ids: Sequence[int], num_wanted: npt.NDArray[np.int64], texts: RowTexts) -> RowDrafts:
+        """What `observe` and `propose` come to; up to num_wanted[i] tokens, at least 1, of the request in each row."""

@@ -1,8 +1,8 @@
 """What speculation is earning now, against the same work without drafts.
 
-Knows nothing about requests. Every step with drafts is set against the cost curve's estimate of itself without them,
-scaled by how far the curve was off for the step that did run: a slow machine is not taken for a costly draft. Prompts
-are owed by the tokens that follow them, so each committed token carries the same share of prompt time either way:
+Knows nothing about requests. Every step with drafts is set against itself without them: what steps of its size took
+lately (plain.py), and where none is known, the cost curve's estimate. Prompts are owed by the tokens that follow them,
+so each committed token carries the same share of prompt time either way:
 
     ms a token, with drafts     (decode_ms + prompt_ms) / committed
     ms a token, without         plain_decode_ms / plain_committed + prompt_ms / committed

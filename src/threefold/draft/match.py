@@ -190,30 +190,54 @@ def find_match(
     num_wanted: int,
 ):
     """Catch up with the index, then (length of the match, drafts, their survival); one call, as each has its price."""
+    at = np.empty(MAX_CANDIDATES, dtype=np.int32)
+    copied, survival = np.empty(num_wanted, dtype=np.int32), np.empty(num_wanted)
+    length, num = put_match(
+        tokens, num_indexed, num_known, sizes, last, before, text, num_text, max_match, num_wanted, at, copied, survival
+    )
+    return length, copied[:num], survival[:num]
+
+
+@numba.njit(cache=True, nogil=True)
+def put_match(
+    tokens: Ints,
+    num_indexed: int,
+    num_known: int,
+    sizes: Ints,
+    last: Ints,
+    before: Ints,
+    text: Ints,
+    num_text: int,
+    max_match: int,
+    num_wanted: int,
+    at: Ints,
+    copied: Ints,
+    survival: npt.NDArray[np.float64],
+):
+    """The same with arrays to put drafts into, the last two. Returns (length of the match, length of the draft)."""
     _index(tokens, num_indexed, num_known, sizes, last, before)
     tokens, text = tokens[:num_known], text[:num_text]
-    at = np.empty(MAX_CANDIDATES, dtype=np.int32)
     for row in range(len(sizes)):
         size = sizes[row]
         if num_text < size:
             continue
         length, num_longest = _candidates(tokens, size, last[row], before[row], text, max_match, at)
         if length:
-            copied, survival = _copy(tokens, at[:num_longest], length, num_wanted)
-            return (length if len(copied) else 0), copied, survival
-    return 0, np.empty(0, dtype=np.int32), np.empty(0)
+            num_copied = _copy(tokens, at[:num_longest], length, num_wanted, copied, survival)
+            return (length if num_copied else 0), num_copied
+    return 0, 0
 
 
 @numba.njit(cache=True, nogil=True)
-def _copy(tokens: Ints, at: Ints, match_length: int, num_wanted: int):
+def _copy(
+    tokens: Ints, at: Ints, match_length: int, num_wanted: int, copied: Ints, survival: npt.NDArray[np.float64]
+) -> int:
     """What followed the first of the occurrences, continued with itself where the known text ends, and its survival.
 
     A match of n tokens is trusted n / (n + 2), as much as two other occurrences' vote on what follows; an occurrence
     votes as long as it went the same way. Each accepted token makes the match longer by one. These are ranks more than
-    probabilities: the controller learns what they come to.
+    probabilities: the controller learns what they come to. Returns how many tokens.
     """
-    copied = np.empty(num_wanted, dtype=np.int32)
-    survival = np.empty(num_wanted)
     end, period = at[0], len(tokens) - at[0]
     num_others = len(at) - 1
     alive, num_copied = 1.0, 0
@@ -239,4 +263,4 @@ def _copy(tokens: Ints, at: Ints, match_length: int, num_wanted: int):
         copied[i] = token_id
         survival[i] = alive
         num_copied += 1
-    return copied[:num_copied], survival[:num_copied]
+    return num_copied

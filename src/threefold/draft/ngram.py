@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from threefold.draft.drafter import Draft
+import numpy as np
+import numpy.typing as npt
+
+from threefold.draft.drafter import Draft, RowDrafts, RowTexts
 from threefold.draft.texts import Texts, prepare
 
 
@@ -40,6 +43,11 @@ class NgramDrafter:
         asked = {request_id: num_tokens for request_id, num_tokens in wanted.items() if num_tokens > 0}
         drafts = self._texts.search([self._slots[request_id] for request_id in asked], list(asked.values()))
         return {request_id: draft for request_id, draft in zip(asked, drafts, strict=True) if draft is not None}
+
+    def draft_rows(self, request_ids: Sequence[int], num_wanted: npt.NDArray[np.int64], texts: RowTexts) -> RowDrafts:
+        """What followed the longest match of each row; the index catches up with it first."""
+        slots = np.fromiter(map(self._slots.__getitem__, request_ids), np.int64, len(request_ids))
+        return self._texts.search_rows(slots, num_wanted, texts)
 
     def stop(self, request_id: int) -> None:
         """Forget the request."""

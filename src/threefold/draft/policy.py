@@ -26,7 +26,13 @@ class RowDraft(NamedTuple):
 
 
 class DraftPolicy(Protocol):
-    """How many drafts to verify and to propose; the scheduler's only view of speculation."""
+    """How many drafts to verify and to propose; the scheduler's only view of speculation.
+
+    Attributes:
+        is_learning: whether `observe_step` and `glimpse` come to anything; if not, nobody need call them.
+    """
+
+    is_learning: bool
 
     def start(self, request_id: int, limit: int) -> None:
         """A request enters the running batch; it may never have more than `limit` drafts in a step."""
@@ -69,6 +75,9 @@ class DraftPolicy(Protocol):
     def observe_step(self, shape: StepShape, forward_ms: float, draft_ms: float, num_committed: int) -> None:
         """A step of this shape, its drafts included, took that long and committed that many tokens."""
 
+    def catch_up(self) -> None:
+        """Nothing waits for the policy now: learn what was left for later."""
+
     @property
     def gain_ratio(self) -> float:
         """Estimated tokens per second with drafts over without, lately; 1.0 = no difference."""
@@ -85,6 +94,7 @@ class DraftPolicy(Protocol):
 class NoDrafts:
     """Speculation off: the null policy."""
 
+    is_learning = False
     gain_ratio = 1.0
     gain_error = 0.0
     gain_by_drafter: Mapping[str, float] = MappingProxyType({})
@@ -113,6 +123,9 @@ class NoDrafts:
         """Nothing to learn."""
 
     def observe_step(self, shape: StepShape, forward_ms: float, draft_ms: float, num_committed: int) -> None:
+        """Nothing to learn."""
+
+    def catch_up(self) -> None:
         """Nothing to learn."""
 
 

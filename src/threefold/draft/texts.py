@@ -18,8 +18,8 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from threefold.draft.drafter import Draft
-from threefold.draft.match import LEAST_ROOM, Ints, anchor_sizes, find_match
+from threefold.draft.drafter import Draft, RowDrafts, RowTexts
+from threefold.draft.match import LEAST_ROOM, MAX_CANDIDATES, Ints, anchor_sizes, find_match, put_match
 
 Longs = npt.NDArray[np.int64]
 
@@ -85,6 +85,22 @@ class Texts:
         found = zip(token_ids.tolist(), survival.tolist(), counts.tolist(), strict=True)
         return [Draft(ids[:num], tuple(chances[:num])) if num else None for ids, chances, num in found]
 
+    def search_rows(self, slots: Longs, num_wanted: Longs, rows: RowTexts) -> RowDrafts:
+        """Catch up with texts that are kept elsewhere, which begin as those here, and search them.
+
+        Args:
+            slots: [num_rows] whose.
+            num_wanted: [num_rows] most tokens to copy of each, at least 1.
+            rows: the texts, in the same order.
+        """
+        most = int(num_wanted.max(initial=0))
+        found = RowDrafts(np.empty((len(slots), most), np.int32), np.empty((len(slots), most)), np.empty_like(slots))
+        longest = _search_rows(slots, num_wanted, *rows, *self._searched, *found)
+        if longest:
+            self._make_room(len(self._tokens), 1 << (longest - 1).bit_length())
+            _search_rows(slots, num_wanted, *rows, *self._searched, *found)
+        return found
+
     def _search_one(self, slot: int, num_wanted: int) -> Draft | None:
         """The same for one, without arrays to say which."""
         length, copied, chances = _search_slot(slot, num_wanted, *self._searched)
@@ -113,6 +129,8 @@ def prepare() -> None:
     slots = [texts.add([1, 1]), texts.add([1, 1])]
     texts.search(slots, [1, 1])
     texts.search(slots[:1], [1])
+    rows = RowTexts(np.ones((1, 2), dtype=np.int32), np.full(1, 2), np.zeros(1, dtype=np.int64))
+    texts.search_rows(np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64), rows)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -149,13 +167,49 @@ def _search(
     survival: npt.NDArray[np.float64],
 ) -> Longs:
     """Put drafts into token_ids and survival. Returns how long each is."""
-    counts = np.zeros(len(slots), dtype=np.int64)
+    counts = np.empty(len(slots), dtype=np.int64)
+    at = np.empty(MAX_CANDIDATES, dtype=np.int32)
     for i in range(len(slots)):
-        length, copied, chances = _search_slot(
-            slots[i], num_wanted[i], tokens, last, before, num_tokens, num_indexed, sizes, max_match
-        )
-        if length:
-            counts[i] = len(copied)
-            token_ids[i, : len(copied)] = copied
-            survival[i, : len(copied)] = chances
+        slot = slots[i]
+        start, end, text = num_indexed[slot], num_tokens[slot], tokens[slot]
+        num_indexed[slot] = end
+        _, counts[i] = put_match(
+            text, start, end, sizes, last[slot], before[slot], text, end, max_match, num_wanted[i], at, token_ids[i],
+            survival[i]
+        )  # fmt: skip
     return counts
+
+
+@numba.njit(cache=True, nogil=True)
+def _search_rows(
+    slots: Longs,
+    num_wanted: Longs,
+    row_tokens: Ints,
+    row_lengths: Longs,
+    rows: Longs,
+    tokens: Ints,
+    last: Ints,
+    before: Ints,
+    num_tokens: Longs,
+    num_indexed: Longs,
+    sizes: Ints,
+    max_match: int,
+    token_ids: Ints,
+    survival: npt.NDArray[np.float64],
+    counts: Longs,
+) -> int:
+    """Take over what is new in the rows, then search. Returns 0, or the longest text where there is no room for it."""
+    longest = 0
+    for row in rows:
+        longest = max(longest, row_lengths[row])
+    if longest > tokens.shape[1]:
+        return longest
+    for i in range(len(rows)):
+        slot, end = slots[i], row_lengths[rows[i]]
+        for position in range(num_tokens[slot], end):
+            tokens[slot, position] = row_tokens[rows[i], position]
+        num_tokens[slot] = end
+    counts[:] = _search(
+        slots, num_wanted, tokens, last, before, num_tokens, num_indexed, sizes, max_match, token_ids, survival
+    )
+    return 0

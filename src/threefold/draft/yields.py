@@ -5,50 +5,32 @@ survive, as a histogram by position; that does not depend on the load, so a chan
 """
 # numba brings no types, so its decorator hides those of the functions below.
 # mypy: disable-error-code="untyped-decorator,no-any-return,no-untyped-def"
-# ruff: noqa: PLR0917 (compiled bodies take arrays one by one)
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import numba
 import numpy as np
 import numpy.typing as npt
 
 from threefold.cost import CostCurve, StepShape
-from threefold.draft.curve import forward_ms
+from threefold.draft.outlook import NUM_BUCKETS, PRIOR_ASKS, Outlook, bucket_of, reckon
 
 FloatArray = npt.NDArray[np.float64]
 
-NUM_BUCKETS = 16
-PRIOR_ASKS = 16.0
-"""Askings that a guess is worth."""
 PRIOR_CHANCE = 0.7
 """The guess for the first draft of a drafter nobody knows; for longer drafts, what the shorter ones lead to expect."""
 PRIOR_HITS = 0.5
 """The guess at how often looking up finds anything."""
 PRIOR_TOKENS = 4.0
-"""Tokens that drafters' word is worth at first."""
+"""Tokens that drafters' word is worth at first …"""
+POSITION_TOKENS = 16.0
+"""… and so many tokens of a position are worth as much as what became of all positions together."""
 MEMORY_ASKS = 250.0
 """Askings after which the histogram forgets, and …"""
 MEMORY_TIMES = 2.0
 """… in addition so many times as many as came since it was last looked at."""
-CLOSE = 0.003
-"""A longer draft is preferred when it loses no more than this share: it teaches more."""
-LEAST_GAIN = 0.01
-"""A gain of less than this share of the step is within what nobody knows of its costs: for that nobody begins."""
-
-
-class Outlook(NamedTuple):
-    """What asking is worth at a load."""
-
-    length: int
-    """Tokens to ask for; 0 = it does not pay."""
-    floor: float
-    """Survival that pays for verifying a draft, at the best length there is, be it worth while or not."""
-    worth: float
-    """Accepted tokens an asking brings beyond what verifying takes, in tokens that could have been had instead."""
 
 
 def even_chance(num_accepted: float, max_draft: int) -> float:
@@ -70,10 +52,14 @@ class DraftYield:
         max_draft: longest draft ever asked for, tokens.
         has_rounds: each further token costs a round; else what a draft costs does not depend on its length.
         prior_chance: the guess for each draft before any is seen.
+        verify_ms: what each draft that is verified takes of the host while the device waits.
     """
 
-    def __init__(self, max_draft: int, *, has_rounds: bool = True, prior_chance: float = PRIOR_CHANCE) -> None:
+    def __init__(
+        self, max_draft: int, *, has_rounds: bool = True, prior_chance: float = PRIOR_CHANCE, verify_ms: float = 0.0
+    ) -> None:
         self._max_draft = max_draft
+        self._verify_ms = verify_ms
         self._prior_chance = prior_chance
         self._prior_given = 1.0 if has_rounds else PRIOR_HITS
         self._has_rounds = has_rounds
@@ -82,7 +68,7 @@ class DraftYield:
         self._counts = np.zeros((max_draft, NUM_BUCKETS))  # [max_draft, NUM_BUCKETS], of them, drafts by survival
         self._new_asks = [0] * (max_draft + 1)  # by length, not taken in yet
         self._new_counts = np.zeros((max_draft, NUM_BUCKETS))  # the same of drafts
-        self._promised = self._kept = PRIOR_TOKENS
+        self._judged = np.zeros((2, max_draft))  # [2, max_draft], drafts that should have passed, and that did
 
     def learn(self, lengths: Sequence[int], survival: FloatArray, floor: float = 0.0) -> tuple[FloatArray, FloatArray]:
         """Rows were asked for drafts of these lengths, and these came.
@@ -103,13 +89,17 @@ class DraftYield:
         for length in lengths:
             self._new_asks[length] += 1
 
-    def judge(self, promised: float, kept: float) -> None:
-        """Drafts were verified: so many were expected to survive, and so many did.
+    def judge(self, judged: FloatArray) -> None:
+        """Drafts were verified: so many were expected to survive, and so many did, by position, [2, max_draft].
 
         What is known of survival was known when the drafts came; verification knows better.
         """
-        self._promised += promised
-        self._kept += kept
+        self._judged += judged
+
+    def share_known(self, length: int) -> float:
+        """Of what an outlook says of drafts of a length, the share that was seen rather than guessed."""
+        num_asks = float(self._asks[length - 1])
+        return num_asks / (num_asks + PRIOR_ASKS)
 
     def outlook(self, num_rows: int, num_asked: int, cost: CostCurve, shape: StepShape) -> Outlook:
         """What to expect of asking num_asked of num_rows rows, when the next step is of about this shape.
@@ -121,11 +111,11 @@ class DraftYield:
         start_ms, round_ms, row_ms, token_ms = cost.draft_figures
         each_ms = round_ms + num_asked * token_ms if self._has_rounds else 0.0  # token of a draft
         return Outlook(
-            *_outlook(
+            *reckon(
                 self._asks,
                 self._counts,
                 self._survival,
-                self._kept / self._promised,
+                self._kept_shares(),
                 self._prior_given,
                 self._prior_chance,
                 num_rows,
@@ -135,8 +125,16 @@ class DraftYield:
                 *cost.beside_knots(shape),
                 start_ms + num_asked * row_ms - (round_ms if self._has_rounds else 0.0),
                 each_ms,
+                self._verify_ms,
             )
         )
+
+    def _kept_shares(self) -> FloatArray:
+        """What became of drafts, as shares of what was promised, [max_draft]."""
+        promised, kept = self._judged
+        of_all = (kept.sum() + PRIOR_TOKENS) / (promised.sum() + PRIOR_TOKENS)
+        shares: FloatArray = (kept + of_all * POSITION_TOKENS) / (promised + POSITION_TOKENS)
+        return shares
 
     def _take_asks(self) -> None:
         """Age what is known by the new askings and count them."""
@@ -145,8 +143,7 @@ class DraftYield:
             return
         keep = (1.0 - 1.0 / (MEMORY_ASKS + MEMORY_TIMES * num_new)) ** num_new
         _age(self._asks, self._counts, np.array(self._new_asks, dtype=np.float64), self._new_counts, keep)
-        self._promised *= keep
-        self._kept *= keep
+        self._judged *= keep
         self._new_asks = [0] * (self._max_draft + 1)
 
 
@@ -164,12 +161,6 @@ def _age(asks: FloatArray, counts: FloatArray, new_asks: FloatArray, new_counts:
 
 
 @numba.njit(cache=True, nogil=True)
-def _bucket(survival: float) -> int:
-    """0 for the most likely."""
-    return NUM_BUCKETS - 1 - min(int(survival * NUM_BUCKETS), NUM_BUCKETS - 1)
-
-
-@numba.njit(cache=True, nogil=True)
 def _count(survival: FloatArray, floor: float, counts: FloatArray):
     """Add drafts to a histogram and sum them up as `DraftYield.learn` returns them."""
     totals, worths = np.zeros(len(survival)), np.zeros(len(survival))
@@ -178,81 +169,7 @@ def _count(survival: FloatArray, floor: float, counts: FloatArray):
             chance = survival[row, i]
             if chance <= 0.0:
                 break
-            counts[i, _bucket(chance)] += 1.0
+            counts[i, bucket_of(chance)] += 1.0
             totals[row] += chance
             worths[row] += max(chance - floor, 0.0)
     return totals, worths
-
-
-@numba.njit(cache=True, nogil=True)
-def _expected(asks: FloatArray, counts: FloatArray, middles: FloatArray, prior_given: float, prior_chance: float):
-    """Drafts an asking, by position and survival: what was seen, and as much guess as is needed.
-
-    The guess for a position: as many drafts reach it as the one before it, and they survive as well from one to the
-    next as before.
-    """
-    expected = np.empty_like(counts)
-    survival_ratio = prior_chance
-    mean_before = given_before = prior_given
-    for position in range(len(asks)):
-        total = asks[position] + PRIOR_ASKS
-        guess = mean_before * survival_ratio
-        mean = (np.sum(counts[position] * middles) + PRIOR_ASKS * guess) / total
-        for bucket in range(counts.shape[1]):  # numba takes 1.7 s to compile an assignment of a whole row
-            expected[position, bucket] = counts[position, bucket] / total
-        expected[position, _bucket(min(guess / given_before, 1.0))] += PRIOR_ASKS * given_before / total
-        if position:  # the first one's odds are mostly whether there is a draft at all
-            survival_ratio = min(mean / mean_before, 1.0)
-        given_before = (np.sum(counts[position]) + PRIOR_ASKS * given_before) / total
-        mean_before = mean
-    return expected
-
-
-@numba.njit(cache=True, nogil=True)
-def _outlook(
-    asks: FloatArray,
-    counts: FloatArray,
-    middles: FloatArray,
-    kept_share: float,
-    prior_given: float,
-    prior_chance: float,
-    num_rows: float,
-    num_asked: float,
-    tokens: FloatArray,
-    ms: FloatArray,
-    num_tokens: float,
-    fixed_ms: float,
-    token_ms: float,
-    draft_ms: float,
-    draft_each_ms: float,
-):
-    """(length, floor, worth) of an `Outlook`; a draft of n tokens costs draft_ms + n · draft_each_ms."""
-    max_draft = len(asks)
-    expected = _expected(asks, counts, middles, prior_given, prior_chance)
-    survival = np.minimum(middles * kept_share, middles[0])
-    given = np.zeros(NUM_BUCKETS)
-    rates, added = np.zeros(max_draft), np.zeros(max_draft)  # the best rate of each length, and its drafts
-    for position in range(max_draft):
-        asking_ms = draft_ms + (position + 1) * draft_each_ms
-        num_drafts = num_accepted = 0.0
-        for bucket in range(NUM_BUCKETS):
-            given[bucket] += expected[position, bucket] * num_asked
-            num_drafts += given[bucket]
-            num_accepted += given[bucket] * survival[bucket]
-            step_ms = forward_ms(tokens, ms, num_tokens + num_drafts, fixed_ms, token_ms) + asking_ms
-            rate = (num_rows + num_accepted) / step_ms
-            if rate > rates[position]:
-                rates[position], added[position] = rate, num_drafts
-    most = rates.max()
-    longest = max_draft - 1
-    while rates[longest] < (1.0 - CLOSE) * most:
-        longest -= 1
-    plain_ms = forward_ms(tokens, ms, num_tokens, fixed_ms, token_ms)
-    num_drafts = max(added[longest], 1.0)
-    floor = most * (forward_ms(tokens, ms, num_tokens + num_drafts, fixed_ms, token_ms) - plain_ms) / num_drafts
-    worth = 0.0
-    for position in range(longest + 1):
-        for bucket in range(NUM_BUCKETS):
-            worth += expected[position, bucket] * max(survival[bucket] - floor, 0.0)
-    pays = most > (1.0 + LEAST_GAIN) * num_rows / plain_ms
-    return longest + 1 if pays else 0, floor, worth

@@ -13,7 +13,7 @@ from threefold.engine.opened import Opened
 from threefold.layers.attention import KVCache
 from threefold.models.decoder import Decoder
 from threefold.runner.behind import GraphBehind
-from threefold.runner.graphs import CudaCapture, GraphReport, make_cuda_mark
+from threefold.runner.graphs import Capture, CudaCapture, GraphReport, NoCapture, make_cuda_mark
 from threefold.runner.memory import MemoryPlan
 from threefold.runner.path import StepPath, card_path
 from threefold.runner.rounds import GraphRounds
@@ -36,7 +36,7 @@ class CardSteps:
 def card_steps(
     opened: Opened, decoder: Decoder, kv: list[KVCache], plan: MemoryPlan, max_prompt_tokens: int
 ) -> CardSteps | None:
-    """A model's steps on a card, its graphs captured; None on a CPU."""
+    """A model's steps on a card, its graphs captured unless none are wanted; None on a CPU."""
     if not opened.device.is_gpu:
         return None
     device = opened.device.torch_device
@@ -48,7 +48,7 @@ def card_steps(
         max_tokens=opened.limits.max_num_batched_tokens,
         max_blocks=table_width(plan.max_model_len, opened.config.cache.block_size, max_draft),
         device=device,
-        capture=CudaCapture(device),
+        capture=_capture(opened),
     )
     return CardSteps(path, graphs, min(limits.max_rows, limits.sizes[-1]), max_prompt_tokens)
 
@@ -72,8 +72,12 @@ def draft_on_card(opened: Opened, draft: LoadedDraft, plan: MemoryPlan, target: 
         make_mark=make_cuda_mark,
     )
     for one in (rounds, behind):
-        one.capture(CudaCapture(opened.device.torch_device))
+        one.capture(_capture(opened))
     return replace(draft, forward=steps.path.forward, rounds=rounds, behind=behind)
+
+
+def _capture(opened: Opened) -> Capture:
+    return NoCapture() if opened.config.device.enforce_eager else CudaCapture(opened.device.torch_device)
 
 
 def make_rows(opened: Opened, plan: MemoryPlan) -> Rows:

@@ -1,11 +1,12 @@
-"""The engine's heart: plan, launch, collect, commit. Read this first.
+"""The engine's heart: plan, launch, collect, settle, report. Read this first.
 
-    in order      plan 1  launch 1  collect 1  commit 1 │ plan 2  launch 2  ...
-    overlapped    plan 2  launch 2  collect 1  commit 1 │ plan 3  launch 3  collect 2  commit 2 │ ...
+    in order      plan 1  launch 1  collect 1  settle 1  report 1 │ plan 2  ...
+    overlapped    plan 2  launch 2  collect 1  settle 1  report 1 │ plan 3  launch 3  collect 2  ...
+    with drafts   collect 1  settle 1  plan 2  launch 2  report 1 │ collect 2  settle 2  plan 3  ...
 
 Overlapped, the device always has the next step queued while Python commits and its caller sends what came out. Where a
-step cannot be planned without the one before, it is planned when that one is committed, and still launched before
-anything is sent.
+step cannot be planned without the one before, the device rests until that one is settled: tokens appended, requests
+ended, drafts at hand. All else that a result means comes behind the next launch.
 
 Knows the scheduler and, by protocol, an executor; nothing about tensors, text, processes or HTTP. One thread calls it.
 """
@@ -21,6 +22,7 @@ from threefold.engine.price import DraftPrice
 from threefold.errors import ContextLengthError, InvalidRequestError, StepMemoryError
 from threefold.metrics import EngineStats
 from threefold.request import Request
+from threefold.schedule.commit import Settled
 from threefold.schedule.scheduler import Scheduler
 from threefold.step import Executor, StepPlan, TokenDelta
 
@@ -80,10 +82,12 @@ class EngineCore:
         plan = self._in_flight or self._launch(self.scheduler.plan)
         if plan is not None:
             ahead = self._launch(lambda: self.scheduler.plan_ahead(plan)) if self._is_overlapped else None
-            deltas = self._collect(plan)
+            settled = self._collect(plan)
             if self._is_overlapped and ahead is None and self._failed is None:
                 ahead = self._launch(self.scheduler.plan)
             self._in_flight = ahead
+            if settled is not None:
+                deltas = self._report(settled)
         if not self.has_work:
             self._price.rest()
         if self._failed is not None:
@@ -164,18 +168,27 @@ class EngineCore:
             self.times.launch_s += self._clock() - planned_s
         return plan
 
-    def _collect(self, plan: StepPlan) -> list[TokenDelta]:
+    def _collect(self, plan: StepPlan) -> Settled | None:
+        """Wait for a step and settle it; None = the device had no memory for it."""
         began_s = self._clock()
         try:
             result = self.executor.collect()  # verify, propose next drafts
         except StepMemoryError as error:
             self._fail(plan, error)
-            return []
+            return None
         collected_s = self._clock()
-        result = self._price.put(plan, result, collected_s)
-        deltas = self.scheduler.commit(plan, result)  # accept, publish blocks, finish, free
+        if self.scheduler.is_learning:
+            result = self._price.put(plan, result, collected_s)
+        settled = self.scheduler.settle(plan, result)  # accept, finish, free, learn
         self.times.wait_s += collected_s - began_s
         self.times.commit_s += self._clock() - collected_s
+        return settled
+
+    def _report(self, settled: Settled) -> list[TokenDelta]:
+        """What the next launch need not wait for."""
+        began_s = self._clock()
+        deltas = self.scheduler.report(settled)  # publish blocks, count
+        self.times.commit_s += self._clock() - began_s
         return deltas
 
     def _fail(self, plan: StepPlan, error: StepMemoryError) -> None:

@@ -92,8 +92,9 @@ def _graphs_bytes(opened: Opened, steps: StepFacts) -> int:
     # A draft model's passes hold less than the target's for each token, by an unknown share.
     specs = [(opened.spec, False), *([(opened.draft.checkpoint.spec, True)] if opened.draft is not None else [])]
     bounds = limits.max_num_seqs, limits.max_model_len, steps.max_prompt_tokens
+    is_eager = opened.config.device.enforce_eager
     return sum(
-        expected_bytes(graph_limits(opened, spec, *bounds), token_bytes, has_rounds=is_draft)
+        expected_bytes(graph_limits(opened, spec, *bounds), token_bytes, has_rounds=is_draft, is_eager=is_eager)
         for spec, is_draft in specs
     )
 
@@ -103,5 +104,6 @@ def graph_limits(
 ) -> GraphLimits:
     """Which graphs a model of this engine gets, the engine's own or its draft model."""
     max_draft = opened.config.speculation.max_draft_tokens
-    max_prompt_tokens = min(max_prompt_tokens, opened.limits.max_num_batched_tokens)
+    is_eager = opened.config.device.enforce_eager  # then padding prompts would only be work
+    max_prompt_tokens = 0 if is_eager else min(max_prompt_tokens, opened.limits.max_num_batched_tokens)
     return GraphLimits(max_num_seqs, max_draft, max_model_len, spec.vocab_size, max_prompt_tokens)

@@ -6,20 +6,16 @@ The same engine, the same checks and the same text edge as behind HTTP; only the
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
 from threefold.config import EngineConfig
-from threefold.engine.answer import Answer, merge
 from threefold.engine.build import build_engine, make_tokenizer
 from threefold.engine.options import config_from_options
-from threefold.engine.outputs import OutputDelta
-from threefold.errors import InvalidRequestError, RequestFailedError
-from threefold.request import FinishReason, Request, SamplingParams
-from threefold.step import TokenDelta, TokenLogprobs
+from threefold.engine.together import Asked, Batch, RequestOutput
+from threefold.errors import InvalidRequestError
+from threefold.request import SamplingParams
 from threefold.text.prepare import ModelLimits, prepare, seed_source
 from threefold.text.template_worker import MAX_RENDERED_BYTES, Template, refusal
 
@@ -27,44 +23,6 @@ DEFAULT_MAX_TOKENS = 256
 
 Message = dict[str, str]
 """{"role": …, "content": …}"""
-
-
-@dataclass(slots=True)
-class CompletionOutput:
-    """One answer."""
-
-    index: int
-    """Which of the prompt's n answers."""
-    text: str = ""
-    """The answer's text."""
-    token_ids: list[int] = field(default_factory=list)
-    """Its tokens."""
-    logprobs: list[TokenLogprobs] | None = None
-    """One entry a token, when asked."""
-    finish_reason: str | None = None
-    """stop or length."""
-    stop_reason: str | int | None = None
-    """The stop string or stop token id that ended it."""
-    num_drafted: int = 0
-    """Drafts verified for it."""
-    num_accepted: int = 0
-    """Of them, accepted."""
-
-
-@dataclass(slots=True)
-class RequestOutput:
-    """What one prompt came to."""
-
-    prompt: str | None
-    """The prompt's text, None when it came as token ids."""
-    prompt_token_ids: list[int]
-    """Its tokens."""
-    outputs: list[CompletionOutput]
-    """n answers."""
-    prompt_logprobs: list[TokenLogprobs] | None = None
-    """For every prompt token but the first, when asked."""
-    num_cached_tokens: int = 0
-    """Prompt tokens that came from the prefix cache."""
 
 
 class LLM:
@@ -116,9 +74,9 @@ class LLM:
             InvalidRequestError: a prompt or a parameter cannot be run; then nothing has run.
             RequestFailedError: a request hit a fault inside the engine.
         """
-        listed: list[str | list[int]] = [prompts] if isinstance(prompts, str) else list(prompts)
+        listed = _listed(prompts)
         wishes = self._params_for(listed, params)
-        batch = _Batch(self, [self._encode(prompt) for prompt in listed], wishes)
+        batch = self._batch([self._encode(prompt) for prompt in listed], wishes)
         for _ in batch.run():
             pass
         return batch.outputs([prompt if isinstance(prompt, str) else None for prompt in listed])
@@ -137,10 +95,17 @@ class LLM:
             if piece.text:
                 yield piece.text
 
-    def _chat_batch(self, messages: Sequence[Message], params: SamplingParams | None) -> tuple[str, _Batch]:
+    def _chat_batch(self, messages: Sequence[Message], params: SamplingParams | None) -> tuple[str, Batch]:
         prompt = self.render_chat(messages)
-        token_ids = self.tokenizer.encode(prompt, add_special_tokens=False)
-        return prompt, _Batch(self, [token_ids], self._params_for([prompt], params))
+        token_ids = self._ids_of(prompt, add_special_tokens=False)
+        return prompt, self._batch([token_ids], self._params_for([prompt], params))
+
+    def _batch(self, prompts: Sequence[list[int]], wishes: Sequence[SamplingParams]) -> Batch:
+        asked = []
+        for prompt, params in zip(prompts, wishes, strict=True):
+            ready = prepare(prompt, params, self._limits, self.tokenizer, self._draw_seed)
+            asked.append(Asked(prompt, params, ready, [next(self._request_ids) for _ in ready.seeds]))
+        return Batch(self._core, self.tokenizer, asked)  # only when all of them are sound
 
     def render_chat(self, messages: Sequence[Message]) -> str:
         """The prompt's text for a conversation.
@@ -170,7 +135,13 @@ class LLM:
         return SamplingParams(max_tokens=DEFAULT_MAX_TOKENS, **values)
 
     def _encode(self, prompt: str | list[int]) -> list[int]:
-        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        return self._ids_of(prompt, add_special_tokens=True) if isinstance(prompt, str) else prompt
+
+    def _ids_of(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        try:
+            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        except UnicodeError:
+            raise InvalidRequestError("the prompt is no valid Unicode: it has half a pair", param="prompt") from None
 
     def _params_for(
         self, prompts: Sequence[object], params: SamplingParams | Sequence[SamplingParams] | None
@@ -179,92 +150,18 @@ class LLM:
             return [self.default_params()] * len(prompts)
         if isinstance(params, SamplingParams):
             return [params] * len(prompts)
+        if not isinstance(params, Sequence) or not all(isinstance(one, SamplingParams) for one in params):
+            raise InvalidRequestError(f"params are SamplingParams, one or a list of them; got {params!r:.100}")
         if len(params) != len(prompts):
             raise InvalidRequestError(f"{len(prompts)} prompts and {len(params)} params; give one, or one each")
         return list(params)
 
 
-class _Batch:
-    """Prompts that are answered together."""
-
-    def __init__(self, llm: LLM, prompts: list[list[int]], wishes: list[SamplingParams]) -> None:
-        self._core = llm._core
-        self._prompts = prompts
-        self._whole: dict[int, OutputDelta] = {}  # by request id: all pieces so far, merged
-        self._of_prompt: list[list[int]] = []
-        self._answers: dict[int, Answer] = {}
-        requests = []
-        for prompt, params in zip(prompts, wishes, strict=True):
-            ready = prepare(prompt, params, llm._limits, llm.tokenizer, llm._draw_seed)
-            ids = [next(llm._request_ids) for _ in ready.seeds]
-            self._of_prompt.append(ids)
-            for index, (request_id, seed) in enumerate(zip(ids, ready.seeds, strict=True)):
-                self._answers[request_id] = Answer(index, llm.tokenizer, params)
-                requests.append(
-                    Request(
-                        request_id,
-                        prompt,
-                        replace(ready.params, seed=seed),
-                        max_total_tokens=ready.max_total_tokens,
-                        end_token_ids=ready.end_token_ids,
-                        arrival_s=time.monotonic(),
-                    )
-                )
-        for request in requests:  # only when all of them are sound
-            self._core.add_request(request)
-
-    def run(self) -> Iterator[tuple[int, OutputDelta]]:
-        """Step until all answers have ended, giving (request id, piece); left early, what runs is aborted."""
-        open_ids = set(self._answers)
-        try:
-            while open_ids:
-                for delta in self._core.step():
-                    if delta.request_id in open_ids:
-                        yield delta.request_id, self._take(delta, open_ids)
-        finally:
-            self._core.abort(open_ids)
-
-    def _take(self, delta: TokenDelta, open_ids: set[int]) -> OutputDelta:
-        if delta.error is not None:
-            open_ids.discard(delta.request_id)
-            raise RequestFailedError(delta.error)
-        answer = self._answers[delta.request_id]
-        piece = answer.push_delta(delta)
-        if answer.finish_reason is not None:
-            open_ids.discard(delta.request_id)
-            if delta.finish_reason is None:  # a stop string, of which the engine knows nothing
-                self._core.abort([delta.request_id])
-        whole = self._whole.setdefault(delta.request_id, piece)
-        if whole is not piece:
-            merge(whole, piece)
-        return piece
-
-    def outputs(self, texts: Iterable[str | None]) -> list[RequestOutput]:
-        """What each prompt came to."""
-        results = []
-        for text, prompt, ids in zip(texts, self._prompts, self._of_prompt, strict=True):
-            pieces = [self._whole[request_id] for request_id in ids]
-            results.append(
-                RequestOutput(
-                    prompt=text,
-                    prompt_token_ids=prompt,
-                    outputs=[_completion(piece) for piece in pieces],
-                    prompt_logprobs=pieces[0].prompt_logprobs,
-                    num_cached_tokens=pieces[0].num_cached_tokens,
-                )
-            )
-        return results
-
-
-def _completion(piece: OutputDelta) -> CompletionOutput:
-    assert isinstance(piece.finish_reason, FinishReason)
-    return CompletionOutput(
-        index=piece.index,
-        text=piece.text,
-        token_ids=piece.token_ids,
-        logprobs=piece.logprobs,
-        finish_reason=piece.finish_reason.value,
-        stop_reason=piece.stop_reason,
-        num_drafted=piece.num_drafted,
-        num_accepted=piece.num_accepted,
-    )
+def _listed(prompts: object) -> list[str | list[int]]:
+    """Prompts one by one."""
+    listed = [prompts] if isinstance(prompts, str) else prompts
+    if not isinstance(listed, Sequence) or not all(isinstance(one, str | list) for one in listed):
+        raise InvalidRequestError(
+            f"prompts are a text, a list of texts or a list of lists of token ids; got {prompts!r:.100}", param="prompt"
+        )
+    return list(listed)

@@ -118,8 +118,15 @@ class LoadedEngine:
 
     def info(self, *reasons: Reason) -> EngineInfo:
         """What the engine is; `reasons` come after those of the limits and the memory."""
-        graphs = [] if self.card is None else [Reason("graphs", str(self.card.graphs), "captured now")]
-        return describe(self.opened, self.plan, [*decided(self.opened, self.plan), *graphs, *reasons])
+        return describe(self.opened, self.plan, [*decided(self.opened, self.plan), *_graphs(self), *reasons])
+
+
+def _graphs(loaded: LoadedEngine) -> list[Reason]:
+    if loaded.card is None:
+        return []
+    if loaded.opened.config.device.enforce_eager:
+        return [Reason("graphs", "none", "as asked; kernels are launched one by one")]
+    return [Reason("graphs", str(loaded.card.graphs), "captured now")]
 
 
 def _make_worker(loaded: LoadedEngine, speculation: SpeculationConfig) -> Worker:

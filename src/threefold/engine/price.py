@@ -8,7 +8,6 @@ price.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from threefold.step import StepPlan, StepResult
@@ -17,6 +16,10 @@ MEMORY_STEPS = 20.0
 """Steps over which what the host takes is averaged …"""
 EASE_STEPS = 4.0
 """… and over so few where steps overlap and it takes less than was known: as a rule nothing is left to see of it."""
+
+MOST_TIMES = 2.0
+"""Where nobody knows what setting rows up takes, drafts are charged all of a step up to so many times what they cost
+lately: as a rule it is hidden, until drafts hold the device up."""
 
 
 class _Kind(NamedTuple):
@@ -67,7 +70,7 @@ class DraftPrice:
         before, self._before = self._before, _Kind.of(plan)
         has_price = self._before.has_drafts or (self._is_overlapped and before.has_drafts)
         if not has_price:
-            result = replace(result, draft_ms=0.0)
+            result = _priced(result, 0.0)
         num_tokens = sum([len(row.token_ids) for row in result.rows])
         if before_s is None or not num_tokens:
             return result
@@ -81,10 +84,11 @@ class DraftPrice:
             return result
         allowed_ms = self._allowed_ms(size, num_shares, has_prompts=has_prompts)
         if allowed_ms is None:
-            return replace(result, draft_ms=max(result.draft_ms, self._draft_ms.get(size, 0.0)))
+            known_ms = self._draft_ms.get(size, 0.0)
+            return _priced(result, max(result.draft_ms, min(beside_ms, MOST_TIMES * known_ms)))
         draft_ms = max(beside_ms - allowed_ms, 0.0)
         _average(self._draft_ms, size, draft_ms)
-        return replace(result, draft_ms=draft_ms)
+        return _priced(result, draft_ms)
 
     def _learn_plain(self, size: int, num_shares: int, beside_ms: float, *, has_prompts: bool) -> None:
         if not has_prompts:
@@ -101,6 +105,12 @@ class DraftPrice:
         setup_ms = self._setup_ms.get(size) if has_prompts else 0.0
         share_ms = self._plain_ms.get(size, 0.0 if self._is_overlapped else None)
         return None if setup_ms is None or share_ms is None else share_ms * num_shares + setup_ms
+
+
+def _priced(result: StepResult, draft_ms: float) -> StepResult:
+    """With every step, so by hand: dataclasses.replace takes as long as all else here."""
+    rows, forward_ms, idle_ms = result.rows, result.forward_ms, result.idle_ms
+    return StepResult(rows, forward_ms, draft_ms, idle_ms, result.num_draft_faults, result.glimpses)
 
 
 def _average(by_size: dict[int, float], size: int, ms: float, memory_below: float = MEMORY_STEPS) -> None:

@@ -75,4 +75,5 @@ def _key(opened: Opened, plan: MemoryPlan) -> dict[str, object]:
         "torch": torch.__version__,
         "threefold": __version__,
         **({"graphs": opened.config.speculation.max_draft_tokens} if opened.device.is_gpu else {}),
+        **({"enforce_eager": True} if opened.config.device.enforce_eager else {}),
     }

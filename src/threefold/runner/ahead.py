@@ -14,7 +14,7 @@ import torch
 from threefold.draft.drafter import Draft
 from threefold.kernels.drafting import BY_COMPARISON
 from threefold.runner.behind import Running
-from threefold.runner.drafting import Drafting, Proposal
+from threefold.runner.drafting import Drafting, Offer
 from threefold.runner.forward import DeviceRows
 from threefold.runner.inputs import StepInputs
 from threefold.runner.proposing import Proposing
@@ -123,7 +123,7 @@ class Ahead:
                     row = rows.find(request_id)
                     rows.set_draft(row, token_ids[: int(rows.num_drafts[row])])
 
-    def expect(self, ahead: Collection[int], wanted: Collection[int]) -> dict[int, Proposal]:
+    def expect(self, ahead: Collection[int], wanted: Collection[int]) -> dict[int, Offer]:
         """The drafts that are being made behind the step that was collected.
 
         Args:
@@ -131,17 +131,16 @@ class Ahead:
             wanted: those that still want them; whoever was left out is made ready for the next step.
         """
         self._proposing.tell(wanted)
-        proposals = {}
+        drafts: Mapping[int, Draft] = {}
         try:
-            for request_id, draft in self._drafter.expected([key for key in wanted if key in ahead]).items():
-                proposals[request_id] = Proposal(draft, self._drafter.name)
+            drafts = self._drafter.expected([key for key in wanted if key in ahead])
             behind = [key for key in wanted if key not in ahead and self._drafting.follows(self._drafter.name, key)]
             if behind:
                 self._drafter.catch_up(behind)
         except Exception as error:  # noqa: BLE001  as above
             self._drafting.count_fault(self._drafter.name, "raised behind a step", repr(error))
-        for request_id, proposal in proposals.items():
+        for request_id, draft in drafts.items():
             row = self._rows.find(request_id)
             first = -1 - self._device_rows.draft_place(row)
-            self._rows.set_draft(row, range(first, first - len(proposal.draft.token_ids), -1))
-        return proposals
+            self._rows.set_draft(row, range(first, first - len(draft.token_ids), -1))
+        return {request_id: (draft.survival, self._drafter.name) for request_id, draft in drafts.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -132,13 +132,28 @@ def card_shapes(limits: CalibrationLimits) -> Iterator[_Shape]:
 def warm_prompts(run: Callable[[Batch], object], device: Device, limits: CalibrationLimits) -> None:
     """Prompts of growing length, once each: what they are the first to need is compiled before a request waits for it.
 
+    Behind its attention the last layer feeds only tokens whose logits are wanted, one for each prompt that ends and
+    each row beside it: the longest is run again for numbers that fill no tile, which steps in graphs never have.
+
     Args:
         run: runs a batch as the engine would.
         device: a card.
         limits: the shapes that the engine can meet.
     """
-    for shape in _prompt_shapes(limits):
+    shapes = list(_prompt_shapes(limits))
+    for shape in shapes:
         device.time_ms(partial(run, made_up_batch(*shape, limits, device.torch_device)))  # one at a time: it waits
+    if not shapes:
+        return
+    longest = made_up_batch(*shapes[-1], limits, device.torch_device)
+    for num_wanted in _partly_full(min(limits.max_num_seqs, shapes[-1][1])):
+        wanted = torch.arange(num_wanted, device=device.torch_device)
+        device.time_ms(partial(run, replace(longest, logit_tokens=wanted)))
+
+
+def _partly_full(most: int) -> Iterator[int]:
+    """One more than each power of two, up to `most`."""
+    return itertools.takewhile(lambda number: number <= most, ((1 << power) + 1 for power in itertools.count()))
 
 
 def _prompt_shapes(limits: CalibrationLimits) -> Iterator[_Shape]:

@@ -238,8 +238,9 @@ def open_device(asked: str, num_threads: int | None = None) -> Device:
     """
     if asked not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"--device {asked} is unknown; use auto, cpu or cuda")
-    if num_threads is not None and num_threads < 1:
-        raise ConfigError(f"the number of CPU threads must be at least 1, got {num_threads}")
+    most = max(num_usable_cores(), os.cpu_count() or 1)  # a quota may be exceeded for a while
+    if num_threads is not None and not 1 <= num_threads <= most:
+        raise ConfigError(f"--num-threads {num_threads}: this machine has {most} cores; use 1 to {most}")
     if asked == "cpu" or (asked == "auto" and not torch.cuda.is_available()):
         return CpuDevice(num_threads)
     if not torch.cuda.is_available():

@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from threefold.draft.drafter import Draft, Drafter, KVDrafter
+from threefold.draft.drafter import Draft, Drafter, KVDrafter, RowDrafter, RowDrafts, RowTexts
+from threefold.runner.rows import IntArray
 from threefold.runner.trust import Trust
 
 logger = logging.getLogger(__name__)
@@ -20,6 +21,10 @@ NUM_ON_THEIR_WAY = 2
 """Tokens that a row has got otherwise by the time that drafts it is asked for now would be verified."""
 GLIMPSED_TOKENS = 8
 """Tokens looked ahead."""
+
+
+Offer = tuple[tuple[float, ...], str]
+"""What control is told of a draft: the survival of its tokens, and who made it. A plain tuple, as one is made a row."""
 
 
 class Proposal(NamedTuple):
@@ -36,12 +41,17 @@ class Drafting:
         drafters: those that cost next to nothing, asked in this order; the first wins a tie.
         vocab_size: tokens beyond it are nonsense.
         model: a drafter with KV and passes of its own, asked after the others.
+
+    Attributes:
+        vocab_size: as given.
     """
 
     def __init__(self, drafters: Sequence[Drafter], vocab_size: int, model: KVDrafter | None = None) -> None:
         self._model = model
         self._drafters: tuple[Drafter, ...] = (*drafters, *([model] if model is not None else []))
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
+        only = drafters[0] if model is None and len(drafters) == 1 else None
+        self._row_drafter = only if isinstance(only, RowDrafter) else None
         self._trust = {drafter.name: Trust() for drafter in self._drafters}
         self._proposed: dict[int, list[Proposal]] = {}  # to be judged; kept only where there is a choice
         # A drafter that failed to follow a request knows the wrong tokens; it is not asked about that request again.
@@ -124,6 +134,33 @@ class Drafting:
                     best[request_id], worth[request_id] = proposal, tokens
         return best
 
+    @property
+    def can_draft_rows(self) -> bool:
+        """Whether the only drafter drafts for all rows at once, and has lost track of none."""
+        return self._row_drafter is not None and not self._lost
+
+    def awaits(self, request_ids: Collection[int]) -> bool:
+        """Whether an earlier draft of one of these is still to be judged by what came."""
+        return bool(self._proposed) and not self._proposed.keys().isdisjoint(request_ids)
+
+    def draft_rows(self, request_ids: Sequence[int], num_wanted: IntArray, texts: RowTexts) -> RowDrafts | None:
+        """What the only drafter drafts for rows, whose texts it reads itself; as yet unchecked. None = it failed."""
+        drafter = self._row_drafter
+        assert drafter is not None
+        try:
+            return drafter.draft_rows(request_ids, num_wanted, texts)
+        except Exception as error:  # noqa: BLE001  a drafter's fault costs drafts, never a request
+            for request_id in request_ids:  # nobody knows how far it came
+                self._lose(drafter, request_id, error)
+        return None
+
+    def offers(self, request_ids: Sequence[int], drafts: RowDrafts) -> dict[int, Offer]:
+        """What control is told of such drafts, once they are checked."""
+        assert self._row_drafter is not None
+        name = self._row_drafter.name
+        found = zip(request_ids, drafts.survival.tolist(), drafts.counts.tolist(), strict=True)
+        return {request_id: (tuple(chances[:num]), name) for request_id, chances, num in found if num}
+
     def glimpse(self, request_ids: Collection[int]) -> dict[int, float]:
         """Drafts that can be expected to come true if these rows were asked; 0 where nothing is in sight.
 
@@ -180,8 +217,8 @@ class Drafting:
         token_ids, survival = draft
         if len(token_ids) > max_tokens:
             return "proposed too many tokens", f"{len(token_ids)}, {max_tokens} were wanted"
-        if not (min(token_ids) >= 0 and max(token_ids) < self._vocab_size):
-            return "proposed a token outside the vocabulary", f"{token_ids}, vocabulary of {self._vocab_size}"
+        if not (min(token_ids) >= 0 and max(token_ids) < self.vocab_size):
+            return "proposed a token outside the vocabulary", f"{token_ids}, vocabulary of {self.vocab_size}"
         # The sum is for what is no number: only it is sure to come through there.
         are_shares = bool(survival) and min(survival) >= 0.0 and max(survival) <= 1.0 and sum(survival) >= 0.0
         if len(survival) != len(token_ids) or not are_shares:
@@ -199,6 +236,12 @@ class Drafting:
     def _lose(self, drafter: Drafter, request_id: int, error: Exception) -> None:
         self._lost.add((drafter.name, request_id))
         self.count_fault(drafter.name, "raised while following a request", repr(error))
+
+    def count_unusable(self, num_rows: int) -> None:
+        """Drafts made for rows all at once were nonsense in so many of them."""
+        assert self._row_drafter is not None
+        for _ in range(num_rows):
+            self.count_fault(self._row_drafter.name, "proposed nonsense", "a draft too long, or values out of range")
 
     def count_fault(self, drafter: str, kind: str, detail: str) -> None:
         """A drafter did something wrong; said once of each kind."""

@@ -82,6 +82,18 @@ class CudaCapture:
         return torch.cuda.memory_reserved(self._device) - self._reserved_bytes
 
 
+class NoCapture:
+    """In place of graphs where none are wanted: kernels are launched one by one, every time."""
+
+    def __call__(self, work: Callable[[], None]) -> Callable[[], None]:
+        """The work itself; whoever launches it for the first time warms it up."""
+        return torch.inference_mode()(work)
+
+    def end(self) -> int:
+        """Nothing is held."""
+        return 0
+
+
 def make_cuda_mark() -> Mark:
     """A mark in the current stream; torch.cuda.Event would take four times as long to find that stream."""
     return torch.Event("cuda", enable_timing=True)
@@ -125,18 +137,22 @@ def _sizes_of(spans: tuple[tuple[int, int, int], ...]) -> list[int]:
     return [size for first, gap, last in spans for size in range(first, last + 1, gap)]
 
 
-def expected_bytes(limits: GraphLimits, token_bytes: int, *, has_rounds: bool = False) -> int:
+def expected_bytes(limits: GraphLimits, token_bytes: int, *, has_rounds: bool = False, is_eager: bool = False) -> int:
     """Memory that the graphs will hold, give or take: logits in two forms, the largest step, the graphs themselves.
 
     Args:
         limits: which graphs.
         token_bytes: what one token of a step holds at most.
         has_rounds: the model drafts, and has graphs for that, two for each number of rows.
+        is_eager: no graph is captured; logits have their place all the same.
     """
+    logits_bytes = limits.sizes[-1] * 8 * limits.vocab_size
+    if is_eager:
+        return logits_bytes
     num_graphs = 2 * len(limits.row_sizes) if has_rounds else 0
     num_graphs += len(limits.sizes) * (2 if limits.max_draft else 1) + len(limits.prompt_sizes)
     step_bytes = max([*limits.sizes, *limits.prompt_sizes]) * token_bytes
-    return limits.sizes[-1] * 8 * limits.vocab_size + step_bytes + num_graphs * GRAPH_BYTES
+    return logits_bytes + step_bytes + num_graphs * GRAPH_BYTES
 
 
 class GraphReport(NamedTuple):

@@ -6,8 +6,8 @@ positions num_computed to num_computed + num_new of each row, gathered from the 
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -119,8 +119,8 @@ def _columns(plan: StepPlan, rows: Rows) -> IntArray:
     request_ids, computed, new, drafts, _, wants, _ = zip(*plan.rows, strict=True)
     row_ids = map(rows.row_of.__getitem__, request_ids)
     num_rows = len(request_ids)
-    flat = np.fromiter(chain(row_ids, computed, new, drafts, wants), np.int64, _COLUMNS * num_rows)
-    return flat.reshape(_COLUMNS, num_rows)
+    packed = struct.pack(f"{_COLUMNS * num_rows}q", *row_ids, *computed, *new, *drafts, *wants)  # numpy takes longer
+    return np.frombuffer(bytearray(packed), np.int64).reshape(_COLUMNS, num_rows)
 
 
 def _one_further(before: IntArray) -> IntArray:

@@ -1,7 +1,7 @@
 """Loops over a step's rows and tokens, compiled by numba: each is one call where numpy would take a dozen.
 
     plan's columns + persistent rows ─► lay_out ─► arrays of a step ─► stage ─► the buffer that goes up
-    tokens drawn ─► append_runs ─► persistent rows
+    tokens drawn ─► append_runs ─► persistent rows ◄─ put_drafts ◄─ drafts found
 
 With a small model the host is what steps wait for, and every call from Python counts. Knows nothing about plans, models
 or sampling; inputs.py, staging.py and rows.py say what the arrays mean.
@@ -167,6 +167,42 @@ def append_runs(
         num_at_hand[rows[i]] = 0
 
 
+@numba.njit(cache=True, nogil=True)
+def put_drafts(
+    token_ids: Ints,
+    lengths: Longs,
+    num_at_hand: Longs,
+    rows: Longs,
+    num_wanted: Longs,
+    vocab_size: int,
+    draft_ids: Ints,
+    survival: npt.NDArray[np.float64],
+    counts: Longs,
+) -> int:
+    """Write counts[i] drafts behind the committed tokens of row rows[i], or none where they are nonsense.
+
+    Returns:
+        Rows whose drafts were left out; their count is 0 then.
+    """
+    num_faults = 0
+    for i in range(len(rows)):
+        num, row = counts[i], rows[i]
+        is_sound = 0 <= num <= min(num_wanted[i], draft_ids.shape[1])
+        if is_sound:
+            for ahead in range(num):
+                # What is no number is in no range.
+                if not (0 <= draft_ids[i, ahead] < vocab_size and 0.0 <= survival[i, ahead] <= 1.0):
+                    is_sound = False
+        if not is_sound:
+            counts[i] = 0
+            num_faults += 1
+            continue
+        for ahead in range(num):
+            token_ids[row, lengths[row] + ahead] = draft_ids[i, ahead]
+        num_at_hand[row] = num
+    return num_faults
+
+
 @cache
 def prepare() -> None:
     """Have all of it compiled, or its compiled form read from the disk, before a step depends on it."""
@@ -176,3 +212,4 @@ def prepare() -> None:
     stage(np.zeros(8, dtype=np.int32), np.ones(4, dtype=np.int64), 0, *[numbers] * 8)
     put_runs(table, numbers, numbers, numbers, numbers, numbers)
     append_runs(table, numbers, numbers.copy(), numbers, numbers, numbers, numbers)
+    put_drafts(table, numbers, numbers.copy(), numbers, numbers, 1, table, np.zeros((1, 2)), numbers)

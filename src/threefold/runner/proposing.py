@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from threefold.runner.drafting import Drafting, Proposal
+import numpy as np
+
+from threefold.draft.drafter import RowTexts
+from threefold.runner.drafting import Drafting, Offer
 from threefold.runner.rows import Rows
 from threefold.step import NewRow
 
@@ -26,18 +29,17 @@ class Proposing:
     def __init__(self, rows: Rows, drafting: Drafting) -> None:
         self._rows = rows
         self._drafting = drafting
-        self._num_told: dict[int, int] = {}  # tokens of each row that the drafters know
+        self._num_told = np.zeros_like(rows.lengths)  # [max_rows] tokens of each row that the drafters know
 
     def start(self, new: NewRow) -> None:
         """A row was set up."""
-        self._num_told[new.request_id] = len(new.token_ids)
+        self._num_told[self._rows.find(new.request_id)] = len(new.token_ids)
         self._drafting.start(new.request_id, new.token_ids, new.cache_salt)
 
     def stop(self, request_id: int) -> None:
         """A row is about to be dropped."""
         self.tell([request_id])
         self._drafting.stop(request_id)
-        del self._num_told[request_id]
 
     def tell(self, request_ids: Iterable[int]) -> None:
         """Catch the drafters up with rows."""
@@ -45,9 +47,10 @@ class Proposing:
             return
         told = {}
         for request_id in request_ids:
-            token_ids = self._rows.since(request_id, self._num_told[request_id])
+            row = self._rows.find(request_id)
+            token_ids = self._rows.since(row, int(self._num_told[row]))
             if token_ids:
-                self._num_told[request_id] += len(token_ids)
+                self._num_told[row] += len(token_ids)
                 told[request_id] = token_ids
         self._drafting.observe(told)
 
@@ -56,10 +59,14 @@ class Proposing:
         self.tell(request_ids)
         return self._drafting.glimpse(request_ids)
 
-    def propose(self, wanted: Mapping[int, int]) -> dict[int, Proposal]:
-        """The next drafts, by request id; also kept with the rows."""
+    def propose(self, wanted: Mapping[int, int]) -> dict[int, Offer]:
+        """The next drafts, by request id: kept with the rows, and what control is told of them."""
         if not wanted:
             return {}
+        if self._drafting.can_draft_rows:
+            if self._drafting.awaits(wanted):
+                self.tell(wanted)
+            return self._draft_rows(wanted)
         self.tell(wanted)
         proposals = self._drafting.propose(wanted)
         if len(proposals) == 1:
@@ -68,4 +75,18 @@ class Proposing:
         elif proposals:
             drafts = [proposal.draft.token_ids for proposal in proposals.values()]
             self._rows.set_drafts(self._rows.find_all(proposals), drafts)
-        return proposals
+        return {key: (proposal.draft.survival, proposal.drafter) for key, proposal in proposals.items()}
+
+    def _draft_rows(self, wanted: Mapping[int, int]) -> dict[int, Offer]:
+        """The same by a drafter that reads the rows itself."""
+        request_ids, num_wanted = list(wanted), np.fromiter(wanted.values(), np.int64, len(wanted))
+        rows = self._rows.find_all(request_ids)
+        texts = RowTexts(self._rows.token_ids, self._rows.lengths, rows)
+        drafts = self._drafting.draft_rows(request_ids, num_wanted, texts)
+        if drafts is None:
+            return {}
+        self._num_told[rows] = self._rows.lengths[rows]
+        num_faults = self._rows.put_drafts(rows, drafts, num_wanted, self._drafting.vocab_size)
+        if num_faults:
+            self._drafting.count_unusable(num_faults)
+        return self._drafting.offers(request_ids, drafts)

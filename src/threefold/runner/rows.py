@@ -10,15 +10,16 @@ nothing about scheduling: plans say who joins, grows and leaves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from threefold.draft.drafter import RowDrafts
 from threefold.request import SamplingParams
-from threefold.runner.loops import append_runs, prepare, put_runs
+from threefold.runner.loops import append_runs, prepare, put_drafts, put_runs
 from threefold.sample.table import SamplingTable
 from threefold.step import NewRow
 
@@ -74,9 +75,9 @@ class Rows:
         """The row of a request that was added."""
         return self.row_of[request_id]
 
-    def find_all(self, request_ids: Iterable[int]) -> IntArray:
+    def find_all(self, request_ids: Collection[int]) -> IntArray:
         """The rows of several."""
-        return np.array([self.row_of[request_id] for request_id in request_ids], dtype=np.int64)
+        return np.fromiter(map(self.row_of.__getitem__, request_ids), np.int64, len(request_ids))
 
     def add(self, new: NewRow) -> int:
         """Set up a row; raises when the plan runs more requests than there are rows."""
@@ -159,6 +160,23 @@ class Rows:
         put_runs(self.token_ids, self.lengths, rows, run_ids, first, counts)
         self.num_drafts[rows] = counts
 
+    def put_drafts(self, rows: IntArray, drafts: RowDrafts, num_wanted: IntArray, vocab_size: int) -> int:
+        """The same of drafts that nobody has looked at yet: those with nonsense in them are left out.
+
+        Args:
+            rows: [num_rows].
+            drafts: theirs; what is left out gets a count of 0.
+            num_wanted: [num_rows] longer ones are nonsense, too.
+            vocab_size: tokens are below it.
+
+        Returns:
+            Rows whose drafts were left out.
+        """
+        num_faults: int = put_drafts(
+            self.token_ids, self.lengths, self.num_drafts, rows, num_wanted, vocab_size, *drafts
+        )
+        return num_faults
+
     def append(self, row: int, token_ids: Sequence[int]) -> None:
         """Commit tokens; drafts at hand are used up."""
         start = int(self.lengths[row])
@@ -177,9 +195,8 @@ class Rows:
         """A step with these rows was launched: the drafts that are not in it will never be verified."""
         self.num_drafts[rows] = num_drafts
 
-    def since(self, request_id: int, start: int) -> list[int]:
+    def since(self, row: int, start: int) -> list[int]:
         """A row's committed tokens from position start on."""
-        row = self.row_of[request_id]
         token_ids: list[int] = self.token_ids[row, start : self.lengths[row]].tolist()
         return token_ids
 

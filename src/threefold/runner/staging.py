@@ -145,9 +145,9 @@ class Staging:
         room = self._room(shape, _filled_up(num_grown))
         self._fill(room.sizes, arrays)
         if num_grown:
-            # What fills it up says the first entry again.
-            room.host_places[:num_grown], room.host_places[num_grown:] = growth.places, growth.places[0]
-            room.host_block_ids[:num_grown], room.host_block_ids[num_grown:] = growth.block_ids, growth.block_ids[0]
+            num_more = len(room.host_places) - num_grown  # what fills it up says the first entry again
+            room.host_places[:] = growth.places + growth.places[:1] * num_more
+            room.host_block_ids[:] = growth.block_ids + growth.block_ids[:1] * num_more
         room.received.copy_(room.sent, non_blocking=True)
         if num_grown:
             grow(room.places, room.block_ids)

@@ -16,7 +16,7 @@ import torch
 from threefold.errors import StepMemoryError
 from threefold.runner.ahead import Ahead, BehindDrafter
 from threefold.runner.device import Device
-from threefold.runner.drafting import Drafting, Proposal
+from threefold.runner.drafting import Drafting, Offer
 from threefold.runner.inputs import PromptPositions, StepInputs, build_inputs
 from threefold.runner.outcome import row_results
 from threefold.runner.path import StepPath, host_path
@@ -40,6 +40,7 @@ class _Flight:
     chosen: Chosen | None  # None = no row wants a token
     pending: Pending
     num_drops: int  # of rows, when it was launched
+    wanted: dict[int, int]  # how long a draft is asked for behind it, by request id
     num_draftings: int  # launched before it: its drafts are known when they have arrived
     ahead: Collection[int]  # requests that are being drafted for behind it
 
@@ -127,9 +128,9 @@ class Worker:
             raise
         began_s = time.perf_counter()
         self._commit(flight, judged, arrived)
-        proposals = self._propose(flight, judged)
+        offers = self._propose(flight, judged)
         return StepResult(
-            rows=row_results(flight.plan, flight.inputs, judged, proposals, prompt_logprobs),
+            rows=row_results(flight.plan, flight.inputs, judged, offers, prompt_logprobs),
             forward_ms=arrived.forward_ms,
             draft_ms=(time.perf_counter() - began_s) * 1000 + arrived.behind_ms,
             idle_ms=arrived.idle_ms,
@@ -162,7 +163,10 @@ class Worker:
         pending = path.readback.send(None if chosen is None else chosen.likely, inputs.num_wanted)
         rows.use_drafts(wanted.rows, wanted.num_drafts)
         ahead = self._go_ahead(plan, inputs, chosen)
-        return _Flight(plan, inputs, found.hidden, chosen, pending, rows.num_drops, num_draftings, ahead)
+        asked = {}
+        if self._drafting.has_drafters:
+            asked = {row.request_id: row.next_draft for row in plan.rows if row.next_draft and row.wants_token}
+        return _Flight(plan, inputs, found.hidden, chosen, pending, rows.num_drops, asked, num_draftings, ahead)
 
     def _go_ahead(self, plan: StepPlan, inputs: StepInputs, chosen: Chosen | None) -> Collection[int]:
         """Draft behind the step, if anybody asks. Returns for whom."""
@@ -202,9 +206,9 @@ class Worker:
             self._proposing.start(new)
         for request_id, block_ids in plan.lent.items():
             self._drafting.lend(request_id, block_ids)
-        for planned in plan.rows:
-            if planned.new_blocks:
-                self._rows.grow(self._rows.find(planned.request_id), planned.new_blocks)
+        for request_id, _, _, _, new_blocks, _, _ in plan.rows:  # a hot loop
+            if new_blocks:
+                self._rows.grow(self._rows.find(request_id), new_blocks)
 
     def _judge(self, flight: _Flight, arrived: Arrived) -> Judged:
         """What the rows that want a token came to."""
@@ -263,16 +267,13 @@ class Worker:
         sight.looked(len(request_ids), (time.perf_counter() - began_s) * 1000)
         return glimpses
 
-    def _propose(self, flight: _Flight, judged: Judged) -> dict[int, Proposal]:
+    def _propose(self, flight: _Flight, judged: Judged) -> dict[int, Offer]:
         """The next drafts, by request id."""
-        rows = flight.plan.rows
-        if not self._drafting.has_drafters or not any(row.next_draft for row in rows):
+        wanted = flight.wanted
+        if not wanted:
             return {}
-        wanted = {
-            rows[place].request_id: rows[place].next_draft
-            for index, place in enumerate(flight.inputs.places.tolist())
-            if rows[place].next_draft > 0 and index not in judged.errors
-        }
+        for index in judged.errors:
+            wanted.pop(flight.plan.rows[int(flight.inputs.places[index])].request_id, None)
         if self._ahead is None or not flight.ahead:
             return self._proposing.propose(wanted)
         # A fault may have cut a row short, and what the device drafts then follows tokens that are not there.

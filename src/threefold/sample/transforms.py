@@ -47,8 +47,9 @@ class Transforms:
         has_penalty = (
             params.repetition_penalty != 1.0 or params.frequency_penalty != 0.0 or params.presence_penalty != 0.0
         )
-        prompt = np.array(token_ids[:num_prompt_tokens], dtype=np.int32)
-        self.history = TokenHistory(prompt) if has_penalty else None
+        self.history = None
+        if has_penalty:
+            self.history = TokenHistory(np.array(token_ids[:num_prompt_tokens], dtype=np.int32))
         self.observe(token_ids[num_prompt_tokens:])
 
     @property

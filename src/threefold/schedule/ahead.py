@@ -49,6 +49,7 @@ class AheadPlanner:
         plans: list[RowPlan] = []
         num_behind = len(in_flight.rows)
         goes_on = True
+        new = tuple.__new__  # several times as fast as RowPlan(…)
         for request_id, num_before, num_fed, _, _, wanted_token, _ in in_flight.rows:
             num_behind -= 1
             row = by_id.get(request_id)
@@ -76,7 +77,7 @@ class AheadPlanner:
                 new_blocks = grown
                 row.num_slots += len(new_blocks) * self._cache.block_size
             budget -= num_new
-            plans.append(RowPlan(request_id, num_computed, num_new, 0, new_blocks, end == num_known, 0))
+            plans.append(new(RowPlan, (request_id, num_computed, num_new, 0, new_blocks, end == num_known, 0)))
         return plans, budget, num_prompt_tokens, goes_on
 
     def _num_growing(self, in_flight: StepPlan) -> int:

@@ -6,17 +6,34 @@ tokens were chosen.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from threefold.cache.manager import CacheManager
 from threefold.draft.controller import DraftPolicy
 from threefold.metrics import EngineStats
 from threefold.request import FinishReason, Request, RequestStatus
 from threefold.schedule.drafting import shape_of
 from threefold.schedule.running import Row, RunningBatch
-from threefold.step import RowPlan, RowResult, StepPlan, StepResult, TokenDelta
+from threefold.step import RowPlan, RowResult, StepPlan, StepResult, TokenDelta, TokenLogprobs
+
+
+@dataclass(slots=True)
+class Settled:
+    """A step taken in as far as the next plan needs it, and what is still to be told of it."""
+
+    plan: StepPlan
+    result: StepResult
+    deltas: list[TokenDelta | None] = field(default_factory=list)
+    """In the order of the plan; None = one of `going_on`, which are in that order, too."""
+    going_on: list[tuple[Request, int, list[int], str, int, list[TokenLogprobs] | None]] = field(default_factory=list)
+    """Rows that got tokens and nothing else: request, tokens computed before, tokens, who drafted, drafts verified,
+    log-probabilities. Plain tuples, as one is made a row and step."""
+    verified: list[tuple[str, int, int]] = field(default_factory=list)
+    """Of the other rows that had drafts: who drafted, drafts, those accepted."""
 
 
 class Committer:
-    """Applies results to the running batch."""
+    """Applies results to the running batch, in two parts: the device may have to wait for the first of them."""
 
     def __init__(self, cache: CacheManager, controller: DraftPolicy, running: RunningBatch, stats: EngineStats) -> None:
         self._cache = cache
@@ -24,16 +41,30 @@ class Committer:
         self._running = running
         self._stats = stats
 
-    def commit(self, plan: StepPlan, result: StepResult) -> list[TokenDelta]:
-        """Apply a result. Returns a delta for each request with new tokens or an end."""
+    def settle(self, plan: StepPlan, result: StepResult) -> Settled:
+        """Apply a result as far as the next plan needs it: known tokens, requests that ended, drafts at hand."""
+        settled = Settled(plan, result)
         num_running = len(self._running.by_id)
-        deltas = self._commit_rows(plan, result)
+        self._settle_rows(settled)
         if len(self._running.by_id) < num_running:
             self._running.sweep()
-        if result.glimpses:
-            self._controller.glimpse(result.glimpses)
-        num_committed = sum([len(delta.token_ids) for delta in deltas])
-        self._count_step(plan, result, num_committed)
+        if self._controller.is_learning:
+            self._teach(settled)
+        if self._cache.num_free_blocks < len(self._running.rows):
+            # One of them may be preempted, and finds its blocks again then. With a block spare for each nobody is.
+            self._publish(settled)
+        return settled
+
+    def report(self, settled: Settled) -> list[TokenDelta]:
+        """Do the rest. Returns a delta for each request with new tokens or an end."""
+        self._publish(settled)
+        deltas = self._deltas(settled)
+        stats = self._stats
+        stats.num_steps += 1
+        stats.generated_tokens += sum([len(delta.token_ids) for delta in deltas])
+        stats.num_draft_faults += settled.result.num_draft_faults
+        bucket = 1 << (settled.plan.num_tokens - 1).bit_length()
+        stats.iteration_tokens[bucket] = stats.iteration_tokens.get(bucket, 0) + 1
         return deltas
 
     def fail(self, row: Row, error: str) -> TokenDelta:
@@ -42,57 +73,111 @@ class Committer:
         self._running.sweep()
         return delta
 
-    def _commit_rows(self, plan: StepPlan, result: StepResult) -> list[TokenDelta]:
+    def _settle_rows(self, settled: Settled) -> None:
         """The hot loop.
 
         tokens fed     [ known ........ | drafts ................... ]
                        num_computed     | accepted     | rejected    |
         computed now   ........................ before )
         """
-        by_id = self._running.by_id
-        block_size = self._cache.block_size
-        deltas: list[TokenDelta] = []
-        verified: dict[tuple[str, int, int], int] = {}  # rows, by drafter, drafts and those accepted
-        for row_plan, row_result in zip(plan.rows, result.rows, strict=True):
+        by_id, observe = self._running.by_id, self._controller.observe
+        deltas, going_on = settled.deltas, settled.going_on
+        for row_plan, row_result in zip(settled.plan.rows, settled.result.rows, strict=True):
             request_id, num_computed, num_new, max_draft, _, wants_token, _ = row_plan
             token_ids, num_drafted, survival, drafter, logprobs, _, error = row_result
             row = by_id.get(request_id)
             if row is None:
                 continue
-            request = row.request
             if error is not None or (wants_token and not token_ids):
                 deltas.append(self._fail(row, error or "the step gave no token"))
                 continue
+            request = row.request
             computed = num_computed + num_new - max_draft
-            num_accepted = 0
+            verified = row.drafter
             if num_drafted:
                 num_accepted = len(token_ids) - 1
                 computed += num_accepted
-                self._controller.observe(request_id, row.drafter, num_drafted, num_accepted)
-                outcome = row.drafter, num_drafted, num_accepted
-                verified[outcome] = verified.get(outcome, 0) + 1
+                observe(request_id, verified, num_drafted, num_accepted)
             row.survival = survival
             row.drafter = drafter
             known = request.token_ids
-            if len(known) + len(token_ids) < request.max_total_tokens and request.end_token_ids.isdisjoint(token_ids):
-                known += token_ids
-            else:
-                token_ids = _append_until_end(request, token_ids)
-                logprobs = logprobs and logprobs[: len(token_ids)]
-                computed = min(computed, len(known))  # drafts behind an end do not count
-            request.num_computed = computed
-            if computed // block_size > num_computed // block_size:
-                self._cache.publish(request, num_computed)
-            end, stop_token_id = request.finish_reason, request.stop_token_id
-            delta = TokenDelta(
-                request_id, token_ids, end, stop_token_id, logprobs, None, None, 0, num_drafted, num_accepted
+            goes_on = (
+                len(known) + len(token_ids) < request.max_total_tokens and num_computed >= request.num_prompt_tokens
             )
-            if num_computed < request.num_prompt_tokens:
-                delta = self._take_prompt(row, row_plan, row_result, delta)
-            if token_ids:
+            if goes_on and token_ids and request.end_token_ids.isdisjoint(token_ids):
+                known += token_ids
+                request.num_computed = computed
+                deltas.append(None)
+                going_on.append((request, num_computed, token_ids, verified, num_drafted, logprobs))
+                continue
+            if num_drafted:
+                settled.verified.append((verified, num_drafted, num_accepted))
+            delta = self._settle_row(row, row_plan, row_result, computed)
+            if delta.token_ids:
                 deltas.append(delta)
-            if request.finish_reason is not None:
-                self._end(row)
+
+    def _settle_row(self, row: Row, row_plan: RowPlan, row_result: RowResult, computed: int) -> TokenDelta:
+        """A part of a prompt, or perhaps the end: all there is to do about it."""
+        request, num_computed, num_drafted = row.request, row_plan.num_computed, row_result.num_drafted
+        token_ids = _append_until_end(request, row_result.token_ids)
+        request.num_computed = computed = min(computed, request.num_tokens)  # drafts behind an end do not count
+        block_size = self._cache.block_size
+        if computed // block_size > num_computed // block_size:
+            self._cache.publish(request, num_computed)
+        delta = TokenDelta(
+            request.request_id,
+            token_ids,
+            request.finish_reason,
+            request.stop_token_id,
+            row_result.logprobs and row_result.logprobs[: len(token_ids)],
+            num_drafted=num_drafted,
+            num_accepted=len(row_result.token_ids) - 1 if num_drafted else 0,
+        )
+        if num_computed < request.num_prompt_tokens:
+            delta = self._take_prompt(row, row_plan, row_result, delta)
+        if request.finish_reason is not None:
+            self._end(row)
+        return delta
+
+    def _teach(self, settled: Settled) -> None:
+        """What the policy plans with."""
+        result = settled.result
+        num_committed = sum([len(entry[2]) for entry in settled.going_on])
+        if len(settled.deltas) > len(settled.going_on):
+            num_committed += sum([len(delta.token_ids) for delta in settled.deltas if delta is not None])
+        if result.glimpses:
+            self._controller.glimpse(result.glimpses)
+        shape = shape_of(settled.plan.rows)
+        self._controller.observe_step(shape, result.forward_ms, result.draft_ms, num_committed)
+
+    def _publish(self, settled: Settled) -> None:
+        """Make the blocks findable that filled up in rows that go on; a second time changes nothing."""
+        block_size = self._cache.block_size
+        for request, num_before, _, _, _, _ in settled.going_on:
+            if request.num_computed // block_size > num_before // block_size:
+                self._cache.publish(request, num_before)
+
+    def _deltas(self, settled: Settled) -> list[TokenDelta]:
+        """Put the deltas together, and count what was verified for them."""
+        deltas: list[TokenDelta] = []
+        verified: dict[tuple[str, int, int], int] = {}  # rows, by drafter, drafts and those accepted
+        for outcome in settled.verified:
+            verified[outcome] = verified.get(outcome, 0) + 1
+        going_on = iter(settled.going_on)
+        for delta in settled.deltas:
+            if delta is not None:
+                deltas.append(delta)
+                continue
+            request, _, token_ids, drafter, num_drafted, logprobs = next(going_on)
+            num_accepted = 0
+            if num_drafted:
+                num_accepted = len(token_ids) - 1
+                outcome = drafter, num_drafted, num_accepted
+                verified[outcome] = verified.get(outcome, 0) + 1
+            request_id = request.request_id
+            deltas.append(
+                TokenDelta(request_id, token_ids, None, None, logprobs, None, None, 0, num_drafted, num_accepted)
+            )
         for (drafter, num_drafted, num_accepted), num_rows in verified.items():
             self._count_drafts(drafter, num_drafted, num_accepted, num_rows)
         return deltas
@@ -135,16 +220,6 @@ class Committer:
     def _end(self, row: Row) -> None:
         row.request.status = RequestStatus.FINISHED
         self._running.leave(row)
-
-    def _count_step(self, plan: StepPlan, result: StepResult, num_committed: int) -> None:
-        shape = shape_of(plan.rows)
-        self._controller.observe_step(shape, result.forward_ms, result.draft_ms, num_committed)
-        stats = self._stats
-        stats.num_steps += 1
-        stats.generated_tokens += num_committed
-        stats.num_draft_faults += result.num_draft_faults
-        bucket = 1 << (shape.num_tokens - 1).bit_length()
-        stats.iteration_tokens[bucket] = stats.iteration_tokens.get(bucket, 0) + 1
 
 
 def _append_until_end(request: Request, token_ids: list[int]) -> list[int]:

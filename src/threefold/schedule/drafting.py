@@ -29,7 +29,7 @@ class DraftPlanner:
             rows: the running rows, by request id.
             in_flight: the step before it, where that still runs: its tokens are on their way.
         """
-        wanted = self._controller.appetites([plan[0] for plan in plans if plan[5]])
+        wanted = self._appetites(plans)
         if not wanted:
             return
         before = () if in_flight is None else in_flight.rows
@@ -41,39 +41,71 @@ class DraftPlanner:
                 next_draft = min(length, rows[request_id].useful_draft(num_committed))
                 plans[index] = RowPlan(request_id, num_computed, num_new, max_draft, new_blocks, True, next_draft)
 
-    def add_drafts(self, plans: list[RowPlan], drafting: list[tuple[int, Row]], budget: int, num_spare: int) -> None:
-        """Widen the plans of rows with drafts at hand.
+    def plan(self, plans: list[RowPlan], rows: Mapping[int, Row], budget: int, num_spare: int) -> None:
+        """The same where rows have drafts at hand, which are verified in the step; a hot loop.
 
         Args:
             plans: the step without drafts; changed in place.
-            drafting: (index into plans, row) of rows with drafts at hand, all known tokens of which are fed.
+            rows: the running rows, by request id.
             budget: tokens that the step may still take.
             num_spare: blocks that drafts must leave to others.
         """
-        candidates: list[RowDraft] = []
-        for index, row in drafting:
-            plan, survival = plans[index], row.survival
-            useful = row.useful_draft(num_committed=0)
-            if useful < len(survival):
-                survival = survival[:useful]
-            candidates.append(RowDraft(plan[0], survival, row.drafter, plan[1] + plan[2]))
-        chosen = self._controller.choose(candidates, shape_of(plans))
-        for (index, row), (_, survival, _, _), wanted in zip(drafting, candidates, chosen, strict=True):
-            num_drafts = min(wanted, len(survival), budget)
-            if num_drafts > 0:
-                plans[index] = plan = self._widen(plans[index], row, num_drafts, num_spare)
-                budget -= plan[3]
+        drafts, entries, num_asked = self._at_hand(plans, rows)
+        chosen = iter(self._controller.choose(drafts, shape_of(plans)._replace(num_drafted=num_asked)))
+        new = tuple.__new__  # several times as fast as RowPlan(…)
+        for index, row, num_at_hand, next_draft in entries:
+            request_id, num_computed, num_new, _, new_blocks, _, _ = plans[index]
+            num_drafts = next(chosen) if num_at_hand else 0
+            if num_drafts > num_at_hand or num_drafts > budget:
+                num_drafts = min(num_at_hand, budget)
+            end = num_computed + num_new + num_drafts
+            if end > row.num_slots:
+                new_blocks += self._grow(row, end, num_spare)
+                num_drafts -= max(end - row.num_slots, 0)
+            budget -= num_drafts
+            columns = request_id, num_computed, num_new + num_drafts, num_drafts, new_blocks, True, next_draft
+            plans[index] = new(RowPlan, columns)
 
-    def _widen(self, plan: RowPlan, row: Row, num_drafts: int, num_spare: int) -> RowPlan:
-        """Feed up to num_drafts drafts behind the row's known tokens; fewer when there are no blocks for them."""
-        request_id, num_computed, num_new, _, new_blocks, wants_token, next_draft = plan
-        known = num_computed + num_new
-        if known + num_drafts > row.num_slots:
-            more = self._cache.allocate(row.request, known + num_drafts, num_spare) or ()
-            new_blocks += more
-            row.num_slots += len(more) * self._cache.block_size
-            num_drafts = min(num_drafts, row.num_slots - known)
-        return RowPlan(request_id, num_computed, num_new + num_drafts, num_drafts, new_blocks, wants_token, next_draft)
+    def _at_hand(
+        self, plans: list[RowPlan], rows: Mapping[int, Row]
+    ) -> tuple[list[RowDraft], list[tuple[int, Row, int, int]], int]:
+        """What there is to verify, as far as it is of any use, and what to ask for.
+
+        Returns:
+            The drafts; index, row, drafts and length to ask for of each plan with either; and the sum of the lengths.
+        """
+        wanted = self._appetites(plans)
+        drafts: list[RowDraft] = []
+        entries: list[tuple[int, Row, int, int]] = []
+        num_asked = 0
+        new = tuple.__new__
+        for index, (request_id, num_computed, num_new, _, _, wants_token, _) in enumerate(plans):
+            if not wants_token:
+                continue
+            row = rows[request_id]
+            request, survival, length = row.request, row.survival, wanted.get(request_id, 0)
+            num_at_hand = len(survival)
+            room = request.max_total_tokens - len(request.token_ids) - 1  # as Row.useful_draft has it
+            if length >= room or length > row.max_draft or num_at_hand > room or num_at_hand > row.max_draft:
+                length = min(length, row.useful_draft(1))
+                survival = survival[: row.useful_draft(0)]
+                num_at_hand = len(survival)
+            if num_at_hand:
+                drafts.append(new(RowDraft, (request_id, survival, row.drafter, num_computed + num_new)))
+            elif not length:
+                continue
+            entries.append((index, row, num_at_hand, length))
+            num_asked += length
+        return drafts, entries, num_asked
+
+    def _appetites(self, plans: list[RowPlan]) -> Mapping[int, int]:
+        return self._controller.appetites([plan[0] for plan in plans if plan[5]])
+
+    def _grow(self, row: Row, num_tokens: int, num_spare: int) -> tuple[int, ...]:
+        """Slots for drafts, if there are blocks to spare for them."""
+        more = self._cache.allocate(row.request, num_tokens, num_spare) or ()
+        row.num_slots += len(more) * self._cache.block_size
+        return more
 
 
 def shape_of(plans: list[RowPlan]) -> StepShape:

@@ -19,7 +19,7 @@ from threefold.request import FinishReason, Request, RequestStatus
 from threefold.schedule.admission import Admission
 from threefold.schedule.ahead import AheadPlanner
 from threefold.schedule.backoff import Backoff
-from threefold.schedule.commit import Committer
+from threefold.schedule.commit import Committer, Settled
 from threefold.schedule.drafting import DraftPlanner, shape_of
 from threefold.schedule.lending import Lending
 from threefold.schedule.running import Row, RunningBatch
@@ -36,7 +36,8 @@ class Scheduler:
     """Continuous batching over a budget of tokens a step.
 
     Call `plan`, run the plan, call `commit`, again and again; `add` and `abort` come in between. Steps may overlap:
-    while a plan runs, `plan_ahead` gives the next one, and `commit` takes in their results in turn.
+    while a plan runs, `plan_ahead` gives the next one, and `commit` takes in their results in turn. What `commit` does
+    is `settle` and `report`: who has a device to feed calls `plan` in between.
     """
 
     def __init__(
@@ -90,6 +91,11 @@ class Scheduler:
         return bool(self._running.rows) or len(self._admission.waiting) > 0
 
     @property
+    def is_learning(self) -> bool:
+        """Whether the times of steps teach anybody what drafts cost."""
+        return self._controller.is_learning
+
+    @property
     def capacity_tokens(self) -> int:
         """Most tokens that one request can ever have."""
         return self._cache.num_blocks * self._cache.block_size
@@ -126,19 +132,19 @@ class Scheduler:
         Running requests come first, then waiting ones, and drafts get what both leave over.
         """
         plans: list[RowPlan] = []
-        drafting: list[tuple[int, Row]] = []
         new_rows: list[NewRow] = []
         limits = self._open_step()
-        budget, num_prompt_tokens = self._plan_running(plans, drafting, limits.num_prompt_tokens)
+        budget, num_prompt_tokens, has_drafts = self._plan_running(plans, limits.num_prompt_tokens)
         budget = self._plan_waiting(plans, new_rows, budget, num_prompt_tokens)
-        self._drafts.ask(plans, self._running.by_id)
         num_spare = self._cache.num_blocks if self._admission.is_short_of_blocks else len(self._running)
-        if drafting and self._slo is not None:
+        if has_drafts and self._slo is not None:
             budget = self._slo.num_drafts(shape_of(plans), budget)
-        if drafting and self._max_wanted_beside_prompts is not None and any(plan.num_new > 1 for plan in plans):
+        if has_drafts and self._max_wanted_beside_prompts is not None and any(plan.num_new > 1 for plan in plans):
             budget = min(budget, self._max_wanted_beside_prompts - len(plans))
-        if drafting and budget > 0:
-            self._drafts.add_drafts(plans, drafting, budget, num_spare)
+        if has_drafts and budget > 0:
+            self._drafts.plan(plans, self._running.by_id, budget, num_spare)
+        else:
+            self._drafts.ask(plans, self._running.by_id)
         if not plans:
             return None
         lent = self._lending.lend(plans, num_spare)
@@ -165,13 +171,26 @@ class Scheduler:
             goes_on=goes_on and not new_rows,
         )
 
-    def commit(self, plan: StepPlan, result: StepResult) -> list[TokenDelta]:
-        """Take in what a plan came to: tokens that passed, requests that ended, blocks that filled up."""
+    def settle(self, plan: StepPlan, result: StepResult) -> Settled:
+        """Take in what a plan came to as far as the next plan needs it: tokens that passed, requests that ended."""
         self._backoff.recover()
-        deltas = self._committer.commit(plan, result)
+        return self._committer.settle(plan, result)
+
+    def report(self, settled: Settled) -> list[TokenDelta]:
+        """Take in the rest: blocks that filled up, counters; the deltas of all that has happened.
+
+        Call it once for each `settle`, before the next; one `plan` may come in between.
+        """
+        deltas = self._committer.report(settled)
+        self._controller.catch_up()
         if self._slo is not None:
-            self._slo.end_step(shape_of(plan.rows), result, deltas, self._clock(), has_work=self.has_work)
+            shape = shape_of(settled.plan.rows)
+            self._slo.end_step(shape, settled.result, deltas, self._clock(), has_work=self.has_work)
         return deltas
+
+    def commit(self, plan: StepPlan, result: StepResult) -> list[TokenDelta]:
+        """Take in all that a plan came to."""
+        return self.report(self.settle(plan, result))
 
     def retreat(self, plan: StepPlan) -> list[TokenDelta]:
         """A plan came to nothing for want of the device's memory, and no step is in flight: plan less from now on.
@@ -235,16 +254,19 @@ class Scheduler:
         self._admission.max_rows = limits.max_rows
         return limits
 
-    def _plan_running(
-        self, plans: list[RowPlan], drafting: list[tuple[int, Row]], num_prompt_tokens: int
-    ) -> tuple[int, int]:
-        """Plan the running rows' known tokens; the hot loop. Returns the tokens left of the budget and of the prompts'.
+    def _plan_running(self, plans: list[RowPlan], num_prompt_tokens: int) -> tuple[int, int, bool]:
+        """Plan the running rows' known tokens; the hot loop.
+
+        Returns:
+            The tokens left of the budget and of the prompts', and whether rows that want a token have drafts at hand.
 
         Each row behind is sure of one token, so no prompt starves those who are generating. Only the last row is ever
         preempted, and rows are planned from the first on, so what is planned stays.
         """
         rows = self._running.rows
         budget = self._backoff.num_tokens
+        has_drafts = False
+        new = tuple.__new__  # several times as fast as RowPlan(…)
         for row in rows:
             request = row.request
             num_computed = request.num_computed
@@ -264,9 +286,9 @@ class Scheduler:
             budget -= num_new
             wants_token = end == num_known
             if wants_token and row.survival:
-                drafting.append((len(plans), row))
-            plans.append(RowPlan(request.request_id, num_computed, num_new, 0, new_blocks, wants_token, 0))
-        return budget, num_prompt_tokens
+                has_drafts = True
+            plans.append(new(RowPlan, (request.request_id, num_computed, num_new, 0, new_blocks, wants_token, 0)))
+        return budget, num_prompt_tokens, has_drafts
 
     def _grow(self, row: Row, num_tokens: int) -> tuple[int, ...] | None:
         """Give the row slots for num_tokens, preempting from the last row on; None = the row itself had to leave."""

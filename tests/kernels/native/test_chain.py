@@ -9,7 +9,7 @@ import torch
 
 from threefold.kernels.native import chain, team
 from threefold.kernels.native.chain import Chain
-from threefold.kernels.native.team import compile_body, fingerprint
+from threefold.kernels.native.team import fingerprint
 from threefold.kernels.native.vector import peek_i64, poke_i64, take_next
 
 NUM_ITEMS = 257
@@ -28,7 +28,7 @@ def neighbours_body() -> team.Run:
                 return
             poke_i64(out + 8 * item, peek_i64(numbers + 8 * item) + peek_i64(numbers + 8 * ((item + 1) % count)))
 
-    return compile_body(body, 2)
+    return team.Run(body, 2)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import torch
 
 from threefold.kernels.native import llvm, vector
 from threefold.kernels.native.product import product_tile
-from threefold.kernels.native.team import Run, compile_body, fingerprint
+from threefold.kernels.native.team import Run, fingerprint
 from threefold.kernels.native.vector import peek_i64
 
 BF16_WAYS = [True, False]
@@ -28,7 +28,7 @@ def exp2_body() -> Run:
         _ = source
         vector.store(peek_i64(args + 24), vector.exp2(vector.load(peek_i64(args + 16), 4)), 4)
 
-    return compile_body(body, 2)
+    return Run(body, 2)
 
 
 def narrow_body(way: int) -> Run:
@@ -38,7 +38,7 @@ def narrow_body(way: int) -> Run:
         _ = source
         vector.store(peek_i64(args + 24), vector.load(peek_i64(args + 16), 4), 2)
 
-    return compile_body(body, 2)
+    return Run(body, 2)
 
 
 def tile_body(way: int) -> Run:
@@ -48,7 +48,7 @@ def tile_body(way: int) -> Run:
         _ = source
         product_tile(peek_i64(args + 16), 0, peek_i64(args + 24), 16, peek_i64(args + 32), peek_i64(args + 40), 0, 1)
 
-    return compile_body(body, 4)
+    return Run(body, 4)
 
 
 def exp2(numbers: torch.Tensor) -> torch.Tensor:

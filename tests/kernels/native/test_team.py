@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from threefold.kernels.native import team
-from threefold.kernels.native.team import compile_body, fingerprint
+from threefold.kernels.native.team import fingerprint
 from threefold.kernels.native.vector import peek_i64, poke_i64, take_next
 
 
@@ -24,7 +24,7 @@ def counting_body() -> team.Run:
                 return
             poke_i64(peek_i64(args + 16) + 8 * item, 7 * item)
 
-    return compile_body(body, 1)
+    return team.Run(body, 1)
 
 
 @pytest.mark.parametrize("num_items", [0, 1, 2, 1000])

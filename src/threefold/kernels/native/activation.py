@@ -8,7 +8,7 @@ import numpy as np
 
 from threefold.kernels.native import vector
 from threefold.kernels.native.llvm import LANES
-from threefold.kernels.native.team import Run, compile_body, fingerprint
+from threefold.kernels.native.team import Run, fingerprint
 from threefold.kernels.native.vector import F32x16, inlined, peek_i64
 
 ROWS_PER_ITEM = 2
@@ -50,4 +50,4 @@ def silu_mul_body(size: int) -> Run:
                 gate = gate_up + row * 2 * width * size
                 _silu_mul_row(gate, gate + width * size, out + row * width * size, width, size)
 
-    return compile_body(body, _NUM_ARGS)
+    return Run(body, _NUM_ARGS)

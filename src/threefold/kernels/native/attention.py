@@ -21,7 +21,7 @@ import numpy as np
 from threefold.kernels.native import vector
 from threefold.kernels.native.llvm import LANES, LANES_BYTES, WORD_BYTES
 from threefold.kernels.native.packed_tile import INPUTS_BYTES, NOT_ROUNDED, TILE_TOKENS, round_inputs
-from threefold.kernels.native.team import Run, compile_body, fingerprint
+from threefold.kernels.native.team import Run, fingerprint
 from threefold.kernels.native.tiles import (
     CHUNK_GROUPS,
     key_groups,
@@ -264,4 +264,4 @@ def attention_body(head_dim: int, group: int, size: int, next_zero: int = NOT_RO
                 mine = state + i * group * row_bytes
                 _finish(args, mine, first_token + i, head * group, group, head_dim, size, next_zero)
 
-    return compile_body(body, _NUM_ARGS)
+    return Run(body, _NUM_ARGS)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 
 from threefold.kernels.native import vector
-from threefold.kernels.native.team import FIRST_ARG, Run, compile_body, find_team, fingerprint
+from threefold.kernels.native.team import FIRST_ARG, Run, find_team, fingerprint
 from threefold.kernels.native.vector import inlined, peek_i64
 
 Words = npt.NDArray[np.int64]
@@ -76,7 +76,7 @@ def _chain_body() -> Run:
                 _wait(row, asleep, bed, sleep)
             row += row_bytes
 
-    return compile_body(body, 5)
+    return Run(body, 5)
 
 
 class Chain:

@@ -8,7 +8,7 @@ import numpy as np
 
 from threefold.kernels.native import vector
 from threefold.kernels.native.llvm import LANES
-from threefold.kernels.native.team import Run, compile_body, fingerprint
+from threefold.kernels.native.team import Run, fingerprint
 from threefold.kernels.native.vector import inlined, peek_f32, peek_i64
 
 ROWS_PER_ITEM = 8
@@ -67,4 +67,4 @@ def norm_body(size: int) -> Run:
                     _add(x + start, residual + start, width, size)
                     _normalise(residual + start, weight, out + start, width, eps, size)
 
-    return compile_body(body, _NUM_ARGS)
+    return Run(body, _NUM_ARGS)

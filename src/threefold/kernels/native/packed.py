@@ -17,7 +17,7 @@ from threefold.kernels.native.activation import silu_mul
 from threefold.kernels.native.llvm import LANES, LANES_BYTES, WORD_BYTES
 from threefold.kernels.native.norm import inverse_rms
 from threefold.kernels.native.packed_tile import INPUTS_BYTES, NOT_ROUNDED, TILE_TOKENS, packed_tile, round_inputs
-from threefold.kernels.native.team import Run, compile_body, fingerprint
+from threefold.kernels.native.team import Run, fingerprint
 from threefold.kernels.native.vector import inlined, peek_f16, peek_f32, peek_i32, peek_i64, poke_f32
 from threefold.kernels.records import FACTOR_BYTES, RECORD_INPUTS, RECORD_OUTPUTS, Form
 
@@ -47,7 +47,7 @@ def rounding_body(zero: int, x_size: int) -> Run:
                 low, high = vector.load(start, x_size), vector.load(start + LANES * x_size, x_size)
                 round_inputs(low, high, place + i * INPUTS_BYTES, token % TILE_TOKENS, zero)
 
-    return compile_body(body, 3)
+    return Run(body, 3)
 
 
 @cache
@@ -82,7 +82,7 @@ def rounded_norm_body(zero: int, size: int) -> Run:
                 high = vector.load(start + step, size) * factor * vector.load(weight + step, size)
                 round_inputs(low, high, place + i * INPUTS_BYTES, token % TILE_TOKENS, zero)
 
-    return compile_body(body, 5)
+    return Run(body, 5)
 
 
 @inlined
@@ -131,7 +131,7 @@ def unpacking_body(form: Form, out_size: int) -> Run:
                     place = out + ((token * num_records + i) * RECORD_INPUTS + half * LANES) * out_size
                     vector.store(place, number * scale + lowest, out_size)
 
-    return compile_body(body, 4)
+    return Run(body, 4)
 
 
 @cache
@@ -174,7 +174,7 @@ def packed_body(form: Form, out_size: int, *, is_added: bool = False) -> Run:
                         adds,
                     )
 
-    return compile_body(body, 8)
+    return Run(body, 8)
 
 
 @inlined
@@ -233,4 +233,4 @@ def gated_body(form: Form, out_size: int, next_zero: int) -> Run:
                     )
                 _gate(sums, rows, out, first, item, width, out_size, next_zero)
 
-    return compile_body(body, 7)
+    return Run(body, 7)

@@ -15,7 +15,7 @@ from numba.core import cgutils, types
 
 from threefold.kernels.native import llvm, vector
 from threefold.kernels.native.llvm import LANES, LANES_BYTES, WORD_BYTES
-from threefold.kernels.native.team import Run, compile_body, fingerprint
+from threefold.kernels.native.team import Run, fingerprint
 from threefold.kernels.native.tiles import add_products, new_totals
 from threefold.kernels.native.vector import define, instruction, peek_i64
 
@@ -104,4 +104,4 @@ def product_body() -> Run:
                     product_tile(rows, x_bytes, block, num_words, bias + skip, place, out_bytes, 1)
                     done += 1
 
-    return compile_body(body, _NUM_ARGS)
+    return Run(body, _NUM_ARGS)

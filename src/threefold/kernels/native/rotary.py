@@ -11,7 +11,7 @@ from functools import cache
 from threefold.kernels.native import vector
 from threefold.kernels.native.llvm import LANES, LANES_BYTES, WORD_BYTES
 from threefold.kernels.native.norm import inverse_rms
-from threefold.kernels.native.team import Run, compile_body, fingerprint
+from threefold.kernels.native.team import Run, fingerprint
 from threefold.kernels.native.vector import inlined, peek_f32, peek_i16, peek_i32, peek_i64, poke_i16, poke_i32
 
 TOKENS_PER_ITEM = 1
@@ -103,4 +103,4 @@ def rotate_and_store_body(head_dim: int, size: int) -> Run:
                     _write_key(head, keys + group, place % LANES, head_dim, size)
                     _write_value(head + num_kv_heads * head_bytes, values + group, place % LANES, head_dim, size)
 
-    return compile_body(body, _NUM_ARGS)
+    return Run(body, _NUM_ARGS)

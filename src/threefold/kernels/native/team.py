@@ -76,8 +76,8 @@ def _address_of(function: object) -> int:
 
 
 class Run:
-    """A compiled body: `run(num_items, *args)` on all of torch's threads, done when it returns; a single item runs on
-    the caller's.
+    """A body, compiled or loaded compiled from numba's cache: `run(num_items, *args)` on all of torch's threads, done
+    when it returns; a single item runs on the caller's.
 
     Args:
         body: see the module's head; closes over numbers only.
@@ -99,8 +99,3 @@ class Run:
             self._team.fork(self.address, self._frame(0, num_items, *args), torch.get_num_threads(), 0)
         else:
             self._alone(self._frame(0, num_items, *args))
-
-
-def compile_body(body: Body, num_args: int) -> Run:
-    """Compile a body, or load it compiled from numba's cache."""
-    return Run(body, num_args)
