@@ -13,6 +13,7 @@ from threefold.advise.replay import replay
 from threefold.advise.tables import advice_lines
 from threefold.advise.trace import to_trace
 from threefold.advise.verdict import ON, SAME, UNKNOWN
+from threefold.cost import CostCurve
 
 
 def words(dice, num):
@@ -83,6 +84,9 @@ def test_what_the_log_does_not_hold_cannot_be_said(write_log, encoder, facts):
     for lever in ("prefix caching", "ngram", "suffix"):
         assert verdict(advice, lever).verdict == UNKNOWN
     assert verdict(advice, "fp8 weights").is_estimate
+    on_a_cpu = judged(path, encoder, replace(facts, is_gpu=False))
+    assert verdict(on_a_cpu, "fp8 weights").verdict == UNKNOWN
+    assert not verdict(on_a_cpu, "fp8 weights").quality, "what cannot be said needs no measurement of quality"
 
 
 def test_targets_that_cannot_be_met(new_text, encoder, facts):
@@ -124,3 +128,12 @@ def test_a_lever_that_breaks_a_target_is_off(copied_text, encoder, facts):
     draft = verdict(advice, "draft model")
     assert draft.verdict == "off"
     assert "breaks a target" in draft.reason
+
+
+def test_a_measured_form_is_advised_with_its_quality(new_text, encoder, facts):
+    fp8 = replace(facts, curve=CostCurve([(1, 2.0), (64, 2.2), (2048, 30.0)]).to_dict())
+    advice = judged(new_text, encoder, facts, forms={"fp8 weights": fp8}, quality={"fp8 weights": "as good"})
+    one = verdict(advice, "fp8 weights")
+    assert (one.verdict, one.is_estimate) == (ON, False)
+    assert one.reason == "from steps of the model in this form, measured"
+    assert any(line.startswith("--quantization fp8: +") and "as good" in line for line in advice.summary)

@@ -62,12 +62,13 @@ def test_advise_says_what_quantising_does_to_answers(log, facts, tmp_path, capsy
         (["advise", "LOG", "--machine", "/nowhere.json"], "cannot read it"),
         (["advise", "LOG", "--quality", "/nowhere.json"], "--quality /nowhere.json: cannot read it"),
         (["advise", "LOG", "--machine", "x", "--verify"], "need the engine itself"),
+        (["advise", "LOG", "--machine", "x", "--reload"], "need the engine itself"),
         (["advise", "LOG", "--draft-acceptance", "3"], "between 0 and 1"),
         (["tune"], "no log is given"),
         (["tune", "LOG", "--machine", "x"], "leave --machine out"),
         (["tune", "LOG", "--verify"], "--verify is for advise"),
         (["tune", "LOG", "--by-kind"], "says how --verify measures"),
-        (["advise", "LOG", "--reload"], "says how --verify measures"),
+        (["advise", "LOG", "--awq-model", "x"], "give --reload too"),
         (["ladder", "a", "b"], "one MODEL"),
         (["ladder", "--no-speculation"], "ends with speculation"),
         (["ladder", "--users", "0"], "at least 1"),
@@ -85,6 +86,13 @@ def test_an_empty_log(tmp_path, capsys):
     path.write_text("")
     assert cli.main(["profile", str(path)]) == 2
     assert "holds no request" in capsys.readouterr().err
+
+
+def test_tune_shows_no_flag_that_it_refuses(capsys):
+    assert cli.main(["tune", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--slo" in shown
+    assert not [flag for flag in ("--verify ", "--machine ", "--by-kind ", "--users ", "--markdown ") if flag in shown]
 
 
 @pytest.mark.parametrize("command", ["profile", "advise", "tune", "ladder"])

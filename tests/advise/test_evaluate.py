@@ -1,12 +1,14 @@
 import random
 
+import numpy as np
 import pytest
 
-from threefold.advise.evaluate import Evaluator
+from threefold.advise.evaluate import Evaluator, _wrong_curve
 from threefold.advise.levers import base_variant
 from threefold.advise.log import read_logs
 from threefold.advise.replay import replay
 from threefold.advise.trace import to_trace
+from threefold.cost import CostCurve, StepShape
 
 
 @pytest.fixture
@@ -40,3 +42,14 @@ def test_places(evaluator):
 
 def test_without_times_there_is_no_own_rate(evaluator, facts):
     assert evaluator.own_concurrency(base_variant(facts)) is None
+
+
+def test_an_error_of_the_curve_is_no_cliff():
+    """Knots at 4,095 and 4,096 tokens were off by errors of their own: beyond, a token took milliseconds."""
+    curve = CostCurve([(1, 5.0), (2048, 29.0), (4095, 58.0), (4096, 58.0)])
+    dice = np.random.default_rng(1)
+    for _ in range(20):
+        wrong = _wrong_curve(curve, dice)
+        for num_tokens in (1, 2048, 8192):
+            shape = StepShape(num_tokens, 1, 0)
+            assert 0.6 < wrong.forward_ms(shape) / curve.forward_ms(shape) < 1.6

@@ -58,7 +58,10 @@ def encoder(loaded) -> Encoder:
 def test_the_machine_is_measured(facts):
     assert facts.curve["is_measured"]
     assert (facts.num_blocks, facts.max_num_seqs, facts.max_num_batched_tokens) == (128, 8, 128)
-    assert min(facts.host.values()) >= 0
+    assert facts.asking is not None
+    assert facts.verifying is not None, "its speculation is on, so drafts were measured"
+    assert [rows for rows, _ in facts.host["by_rows"]] == [1, 4], "no more than 8 rows are possible"
+    assert facts.machine().verifying.ms(4, 8) >= facts.machine().host.ms(4)
     assert facts.kv_token_bytes > 0
     assert facts.prompts is not None
     knots = dict(facts.prompts["knots"])
@@ -120,4 +123,4 @@ def test_the_model_in_another_form_takes_the_place_of_the_first(engine):
     assert fp8.opened.spec.quantization is not None
     assert engine.loaded(FP8) is fp8
     assert engine.loaded().opened.spec.quantization is None
-    assert engine.forms == {FP8, KV8}
+    assert engine.forms == [FP8, KV8]

@@ -66,13 +66,18 @@ def test_a_trace_without_content(write_log, encoder):
     portrait = drawn(write_log(entries), encoder)
     assert abs(portrait.prefix["best_hit_rate"] - 0.5 * 19 / 20) < 1e-9
     assert portrait.replay["num_sampled"] == 0
-    assert any("no answers to replay" in line for line in portrait_lines(portrait))
+    lines = portrait_lines(portrait)
+    assert any("no answers to replay" in line for line in lines)
+    (found,) = [line for line in lines if "LRU cache" in line]
+    assert found.count("48%") == 1, "sizes beyond the one that finds all there is say nothing more"
 
 
 def test_lengths_alone(write_log, encoder):
     portrait = drawn(write_log([{"threefold": 1, "prompt_tokens": 10, "output_tokens": 5}]), encoder)
     assert not portrait.prefix["is_known"]
     assert any("neither prompts nor block hashes" in line for line in portrait_lines(portrait))
+    new = drawn(write_log([{"prompt": f"{at} " * 40, "output": "x"} for at in range(5)]), encoder)
+    assert not [line for line in portrait_lines(new) if "LRU cache" in line], "there is nothing to find"
 
 
 def test_mixes(write_log, encoder):

@@ -43,6 +43,23 @@ def test_the_host_adds_to_every_step_and_row():
     assert (with_host.duration_s - plain.duration_s) * 1000 == pytest.approx(10 * 2.0)
 
 
+def test_steps_with_drafts_take_what_such_steps_were_measured_to_take():
+    """The curve holds best times, and knows nothing of controller and verification: drafts looked 5 to 20 points better
+    than they were."""
+    plain = sim(0, num_output=11, drafts=NO_DRAFTS)
+    right = sim(0, num_output=11, drafts=perfect(11, length=4))
+    measured = {"host": Host(1.0, 0.5), "asking": Host(1.5, 0.5), "verifying": Host(2.0, 0.5, 0.25)}
+    as_measured, as_was = Machine(CURVE, 4000, **measured), Machine(CURVE, 4000, host=Host(1.0, 0.5))
+
+    def seconds(machine: Machine, one: SimRequest) -> float:
+        return Simulation(machine, SETTINGS, FixedDrafts(4)).run([one], 1).duration_s
+
+    # Nine of eleven steps ask, and nothing is found; before the last token a draft would come too late.
+    assert seconds(as_measured, plain) - seconds(as_was, plain) == pytest.approx(9 * 0.5e-3)
+    # Two steps verify four drafts each: one token of the prompt's step, five each of two more.
+    assert seconds(as_measured, right) - seconds(as_was, right) == pytest.approx((0.5 + 2 * (1.0 + 4 * 0.25)) * 1e-3)
+
+
 def test_steps_with_prompts_have_a_curve_of_their_own():
     prompts = CostCurve([(1, 20.0), (64, 30.0), (128, 50.0)], kv_token_ms=0.1)
     machine = Machine(CURVE, 4000, host=Host(step_ms=1.0, row_ms=0.5), prompts=prompts)

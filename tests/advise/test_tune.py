@@ -242,3 +242,27 @@ def test_targets_are_written_down_for_the_server_where_they_can_be_met(limit, he
     if held:
         parsed = yaml.safe_load(tuned.yaml(["for a test"]))
         assert dict(targets_of(SERVED)(parsed["slo"])) == {"tpot": limit}
+
+
+@pytest.mark.parametrize(("scatter", "rounds", "wanted"), [(0.0, 2, 2), (0.2, 2, 4), (0.2, 1, 1)])
+def test_where_runs_scatter_there_are_more_of_them(scatter, rounds, wanted, case):
+    trace, evaluator, base, levers, _ = case
+
+    class Scatters(FormulaMeasure):
+        def run(self, variant, asks, users):
+            result = super().run(variant, asks, users)
+            result.duration_s *= 1 + scatter * (len(self.runs) % 2)
+            return result
+
+    measure = Scatters(4)
+    ngram = [one for one in levers if one.name == "ngram"]
+    (cell,) = [
+        cell
+        for cell in verify(
+            [Verifier(measure, trace, evaluator)], base, ngram, [1], rounds=rounds, say=lambda line: None
+        )
+        if cell.lever == "ngram"
+    ]
+    warm = 2
+    assert len(measure.runs) == warm + 2 * wanted
+    assert cell.spread is None if rounds == 1 else (cell.spread > 0.02) == (scatter > 0)

@@ -40,6 +40,7 @@ def test_flips():
     assert flip_point([]) == ""
     assert flip_point(gains(0.3, 0.2, 0.1)) == "pays from 1 to 16 users"
     assert flip_point(gains(0.0, -0.2)) == "never pays from 1 to 4 users"
+    assert flip_point(gains(0.3)) == "pays with 1 user"
     assert flip_point(gains(0.32, -0.28)) == "stops to pay at about 2 users (2.5 requests/s)"
     assert flip_point(gains(-0.1, 0.1, -0.1)).count("pay at") == 2
 

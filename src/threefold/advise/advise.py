@@ -42,6 +42,8 @@ class Wishes:
     """Output tokens simulated for one figure."""
     quality: Mapping[str, str] = field(default_factory=dict)
     """What quantising was measured to do to answers, by lever."""
+    forms: Mapping[str, MachineFacts] = field(default_factory=dict)
+    """The machine with the model in other forms, by lever, as far as they were measured."""
 
 
 @dataclass(slots=True)
@@ -99,11 +101,14 @@ def advise(
         judge_batched_tokens(evaluator, base, concurrency, targets),
     ]
     judge = Judge(evaluator, base, concurrency, wishes.samples, targets)
-    for variant in lever_variants(facts, replayed.propose_ms, wishes.assumed):
+    for variant in lever_variants(facts, replayed.propose_ms, wishes.assumed, wishes.forms):
         say(f"simulating {variant.name}")
-        verdict = _cannot_say(variant, portrait, facts) or judge.verdict(variant)
-        verdict.quality = quality_words(variant.name, wishes.quality)
-        verdicts.append(verdict)
+        unknown = _cannot_say(variant, portrait, facts)
+        if unknown is None:
+            verdicts.append(judge.verdict(variant))
+            verdicts[-1].quality = quality_words(variant.name, wishes.quality)
+        else:
+            verdicts.append(unknown)
     now = judge.base_results[0] if judge.base_results else evaluator.run(base, concurrency, 0)
     return Advice(
         model=facts.model,
@@ -165,6 +170,8 @@ def _summary(verdicts: Sequence[Verdict], is_hopeless: bool) -> list[str]:
             lines.append(f"{one.setting}: {one.reason}.")
         elif one.lever == "prefix caching" and one.verdict == ON:
             lines.append(f"Keep prefix caching on: {_percent(one)}.")
+        elif one.lever in QUANTISED:
+            lines.append(f"{one.setting}: {_percent(one)}; {one.quality or f'costs {one.costs}'}.")
         else:
             lines.append(f"{one.setting}: {_percent(one)}.")
     if not [one for one in measured if one.lever != "prefix caching" and (one.verdict != OFF)] and not is_hopeless:

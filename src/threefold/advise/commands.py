@@ -12,7 +12,15 @@ from threefold.advise.facts import MachineFacts, read_facts
 from threefold.advise.levers import Assumptions, Variant, base_variant, lever_variants
 from threefold.advise.log import read_logs
 from threefold.advise.logged import Log
-from threefold.advise.options import ADVISE_FLAGS, LOG_FLAGS, TUNE_FLAGS, AdviseOptions, LogOptions, TuneOptions
+from threefold.advise.options import (
+    ADVISE_FLAGS,
+    LOG_FLAGS,
+    TUNE_ADVICE_FLAGS,
+    TUNE_FLAGS,
+    AdviseOptions,
+    LogOptions,
+    TuneOptions,
+)
 from threefold.advise.portrait import Portrait, draw_portrait
 from threefold.advise.quality import read_quality
 from threefold.advise.replay import NO_REPLAY, Replay, replay
@@ -20,7 +28,7 @@ from threefold.advise.tables import advice_lines, portrait_lines
 from threefold.advise.targets import parse_targets
 from threefold.advise.trace import Encoder, TokenizerLike, TraceRequest, to_trace
 from threefold.advise.tune import tune
-from threefold.advise.verify_command import check_reload, check_verification, verified, verifiers
+from threefold.advise.verify_command import check_verification, verified
 from threefold.advise.verify_table import verification_lines, verification_markdown
 from threefold.bench.machine import provenance
 from threefold.bench.report import say, write_json, write_text
@@ -69,7 +77,7 @@ def run_advise(words: Sequence[str]) -> int:
     wanted = fill("advise", AdviseOptions(), parsed.assignments)
     check_verification(wanted)
     where = provenance(["advise", *words])
-    case = _case(parsed, asked, wanted, "advise [MODEL] LOG…")
+    case = _case(parsed, asked, wanted, "advise [MODEL] LOG…", is_run=wanted.is_verified)
     result = {**where, **case.figures()}
     _show(case.lines())
     if wanted.is_verified:
@@ -90,7 +98,7 @@ def run_tune(words: Sequence[str]) -> int:
     """
     parsed = parse_command(words, LOG_FLAGS + ADVISE_FLAGS + TUNE_FLAGS + ENGINE_FLAGS)
     if parsed.help_word is not None:
-        groups = (("Log", LOG_FLAGS), ("Advice", ADVISE_FLAGS), ("Result", TUNE_FLAGS), *ENGINE_GROUPS)
+        groups = (("Log", LOG_FLAGS), ("Advice", TUNE_ADVICE_FLAGS), ("Result", TUNE_FLAGS), *ENGINE_GROUPS)
         print(usage("threefold tune", "[MODEL] LOG... [flags]", groups, parsed.help_word))
         return 0
     asked = _log_options(parsed)
@@ -103,8 +111,8 @@ def run_tune(words: Sequence[str]) -> int:
         raise ConfigError("tune measures what is open by itself; --verify is for advise")
     check_verification(wanted)
     where = provenance(["tune", *words])
-    case = _case(parsed, asked, wanted, "tune [MODEL] LOG…")
-    (verifier,) = verifiers(case)
+    case = _case(parsed, asked, wanted, "tune [MODEL] LOG…", is_run=True)
+    (verifier,) = case.measured.loads
     tuned = tune(
         verifier, case.advice, base_variant(case.facts), case.levers, rounds=wanted.rounds,
         is_exhaustive=how.is_exhaustive, say=say,
@@ -136,11 +144,9 @@ def _keep(asked: LogOptions, result: dict[str, Any]) -> None:
 class Case:
     """A log, a machine, and what is advised."""
 
-    engine: Any
-    """engine_measure.OneEngine; None when the machine came from a file."""
+    measured: Any
+    """measured_forms.Measured; None when the machine came from a file."""
     facts: MachineFacts
-    trace: list[TraceRequest]
-    replayed: Replay
     portrait: Portrait
     levers: list[Variant]
     advice: Advice
@@ -151,33 +157,35 @@ class Case:
 
     def figures(self) -> dict[str, Any]:
         """For JSON."""
+        forms = self.measured.forms if self.measured is not None else {}
         return {
             "portrait": self.portrait.to_dict(),
             "facts": self.facts.to_dict(),
+            "forms": {name: facts.to_dict() for name, facts in forms.items()},
             "advice": self.advice.to_dict(),
         }
 
 
-def _case(parsed: Parsed, asked: LogOptions, wanted: AdviseOptions, form: str) -> Case:
-    """Read the log, measure the machine, judge every lever."""
+def _case(parsed: Parsed, asked: LogOptions, wanted: AdviseOptions, form: str, *, is_run: bool) -> Case:
+    """Read the log, measure the machine, judge every lever; is_run: the load itself is to be run."""
     targets = parse_targets(wanted.targets)
     quality = read_quality(wanted.quality)
     model, logs = _model_and_logs(parsed)
     log = read_logs(_paths(logs, form))
     config = engine_config(parsed, model)
     tokenizer = open_tokenizer(config)
-    engine, facts = _machine(wanted, config)
-    check_reload(wanted, facts)
+    engine = _engine(wanted, config)
     if wanted.has_answers_made:
         from threefold.advise.answers import answer_all
 
         log = answer_all(log, engine.loaded(), Encoder(tokenizer), asked.output_tokens, say)
     trace, replayed, portrait = _portrait(log, tokenizer, asked, is_dummy=_is_dummy(config))
+    measured, facts = _measured(engine, wanted, trace, replayed, is_run=is_run)
     assumed = Assumptions(wanted.draft_ratio, wanted.draft_acceptance)
-    wishes = Wishes(wanted.concurrency, targets, assumed, quality=quality)
+    forms = measured.forms if measured is not None else {}
+    wishes = Wishes(wanted.concurrency, targets, assumed, quality=quality, forms=forms)
     advice = advise(facts, trace, replayed, portrait, wishes, say=say)
-    levers = lever_variants(facts, replayed.propose_ms, assumed)
-    return Case(engine, facts, trace, replayed, portrait, levers, advice)
+    return Case(measured, facts, portrait, lever_variants(facts, replayed.propose_ms, assumed, forms), advice)
 
 
 def _is_dummy(config: EngineConfig) -> bool:
@@ -205,21 +213,29 @@ def _portrait(
     return trace, replayed, draw_portrait(log, trace, replayed, include_text=asked.include_text)
 
 
-def _machine(wanted: AdviseOptions, config: EngineConfig) -> tuple[Any, MachineFacts]:
-    """A loaded engine and its figures; from a file there is no engine, so nothing that needs one may be asked."""
-    if wanted.machine is not None:
-        if wanted.has_answers_made or wanted.is_verified:
-            raise ConfigError("--answer and --verify need the engine itself; leave --machine out")
-        return None, read_facts(Path(wanted.machine))
-    say("loading the model and measuring what steps cost")
-    from threefold.advise.engine_measure import OneEngine
-    from threefold.advise.measured import measure_machine
+def _engine(wanted: AdviseOptions, config: EngineConfig) -> Any:
+    """engine_measure.OneEngine; None where the machine comes from a file, so nothing that needs one may be asked."""
+    if wanted.machine is None:
+        from threefold.advise.engine_measure import OneEngine
 
-    engine = OneEngine(config, wanted.awq_model)
-    facts = measure_machine(engine.loaded())
+        return OneEngine(config, wanted.awq_model)
+    if wanted.has_answers_made or wanted.is_verified or wanted.is_reloading:
+        raise ConfigError("--answer, --verify and --reload need the engine itself; leave --machine out")
+    return None
+
+
+def _measured(
+    engine: Any, wanted: AdviseOptions, trace: list[TraceRequest], replayed: Replay, *, is_run: bool
+) -> tuple[Any, MachineFacts]:
+    """What was measured, and the machine's figures; from a file there is nothing but them."""
+    if wanted.machine is not None:
+        return None, read_facts(Path(wanted.machine))
+    from threefold.advise.measured_forms import measure_forms
+
+    measured = measure_forms(engine, wanted, trace, replayed, say, is_run=is_run)
     if wanted.save_machine is not None:
-        write_json(Path(wanted.save_machine), facts.to_dict())
-    return engine, facts
+        write_json(Path(wanted.save_machine), measured.facts.to_dict())
+    return measured, measured.facts
 
 
 def _model_and_logs(parsed: Parsed) -> tuple[str | None, list[str]]:

@@ -14,10 +14,14 @@ from threefold.config import EngineConfig, SpeculationConfig
 from threefold.draft.policy import DraftPolicy
 from threefold.engine.build import load_engine
 from threefold.engine.loaded import LoadedEngine
+from threefold.engine.opened import open_engine
+from threefold.errors import ConfigError
 
 
 class OneEngine:
-    """The engine that is loaded. The model in another form takes its place: a card has room for one.
+    """The engine that is loaded, once it is asked for; the model in another form takes its place.
+
+    A card has room for one.
 
     Args:
         config: of the engine as it is.
@@ -34,12 +38,30 @@ class OneEngine:
         if awq_model is not None:
             self._configs[AWQ] = replace(config, model=replace(model, model=awq_model))
         self._form = ""
-        self._loaded: LoadedEngine | None = load_engine(config)
+        self._loaded: LoadedEngine | None = None
 
     @property
-    def forms(self) -> set[str]:
+    def forms(self) -> list[str]:
         """Levers for which the model can be loaded anew."""
-        return set(self._configs) - {""}
+        return [form for form in self._configs if form]
+
+    def at_hand(self) -> LoadedEngine:
+        """In whatever form it is loaded; as it is, where it is not."""
+        return self.loaded() if self._loaded is None else self._loaded
+
+    def other_forms(self) -> list[str]:
+        """Those of them in which the model is not already.
+
+        Raises:
+            ConfigError: it is not on a card.
+        """
+        opened = open_engine(self._configs[""])
+        if not opened.device.is_gpu:
+            raise ConfigError("--reload measures quantisation, of which nothing is predicted on a CPU; leave it out")
+        given = {KV8} if opened.kv_dtype.itemsize == 1 else set()
+        if opened.spec.quantization is not None:
+            given |= {FP8, AWQ}
+        return [form for form in self.forms if form not in given]
 
     def loaded(self, form: str = "") -> LoadedEngine:
         """The engine with the model as a lever has it; "" = as it is.

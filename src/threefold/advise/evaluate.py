@@ -1,7 +1,8 @@
 """Levers against the base on samples of a load: each pair meets the same requests and the same error of the curve.
 
-The curve's error is drawn anew for every sample: each knot is off by its own few per cent, for the simulated truth
-alone, not for what the controller believes. So the spread over samples holds both, the load's and the curve's.
+The curve's error is drawn anew for every sample: a few per cent, others at every doubling of the tokens, for the
+simulated truth alone, not for what the controller believes. So the spread over samples holds both, the load's and the
+curve's.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from threefold.draft.policy import DraftPolicy
 ROW_STEPS = 24_000
 """Output tokens simulated for one figure, about; a fraction of a second."""
 MOST_PROMPT_TOKENS = 3_000_000
+OCTAVES = 20
+"""A curve's error is drawn for so many doublings of a step's tokens."""
 WAVES = 4
 """Requests a user, where that does not take too long …"""
 LEAST_REQUESTS = 64
@@ -157,7 +160,7 @@ class Evaluator:
         return max(min(wanted, self.most_requests()), int(1.5 * concurrency))
 
     def _wrong(self, machine: Machine, sample: int) -> Machine:
-        """The machine with an error of its own at every knot of its curves; the first sample has none."""
+        """The machine with an error along its curves; the first sample has none."""
         if sample == 0:
             return machine
         dice = np.random.default_rng(self._seed + sample)
@@ -168,10 +171,12 @@ class Evaluator:
 
 
 def _wrong_curve(curve: CostCurve, dice: np.random.Generator) -> CostCurve:
+    """The curve with an error that is another one at twice the tokens, and the same at nearly as many."""
     data = curve.to_dict()
-    scatter = dice.normal(0.0, NOISE, len(data["knots"]) + 1)
-    ms = [one * math.exp(off) for (_, one), off in zip(data["knots"], scatter[:-1].tolist(), strict=True)]
-    rising = np.maximum.accumulate(ms).tolist()
-    data["knots"] = [[tokens, one] for (tokens, _), one in zip(data["knots"], rising, strict=True)]
+    scatter = dice.normal(0.0, NOISE, OCTAVES + 1)
+    tokens, ms = np.array(data["knots"], dtype=np.float64).T
+    off = np.interp(np.log2(tokens), np.arange(OCTAVES), scatter[:-1])
+    rising = np.maximum.accumulate(ms * np.exp(off))
+    data["knots"] = np.stack([tokens, rising], axis=1).tolist()
     data["kv_token_ms"] *= math.exp(float(scatter[-1]))
     return CostCurve.from_dict(data)

@@ -39,8 +39,12 @@ class MachineFacts:
     """Form of the weights, "" = plain."""
     is_kv8: bool = False
     """True when KV is kept in 8 bits."""
-    host: dict[str, float] = field(default_factory=dict)
-    """step_ms and row_ms: what a step takes beyond the curve."""
+    host: dict[str, Any] = field(default_factory=dict)
+    """What a step takes beyond the curve, as curve_executor.Host has it."""
+    asking: dict[str, Any] | None = None
+    """The same of a step that asks for drafts and verifies none; None = not measured."""
+    verifying: dict[str, Any] | None = None
+    """The same of a step that verifies drafts."""
     prompts: dict[str, Any] | None = None
     """The curve of steps that feed prompts, see curve_executor; None = not measured."""
     notes: tuple[str, ...] = ()
@@ -52,8 +56,10 @@ class MachineFacts:
             CostCurve.from_dict(self.curve),
             self.num_blocks,
             self.block_size,
-            Host(**self.host),
+            _host(self.host),
             None if self.prompts is None else CostCurve.from_dict(self.prompts),
+            asking=None if self.asking is None else _host(self.asking),
+            verifying=None if self.verifying is None else _host(self.verifying),
             propose_ms=propose_ms,
         )
 
@@ -76,11 +82,16 @@ class MachineFacts:
             facts = cls(**{**data, "notes": tuple(data.get("notes", ()))})
             facts.machine()
             has_room = min(facts.num_blocks, facts.block_size, facts.max_num_seqs, facts.max_num_batched_tokens) >= 1
-        except (TypeError, ValueError, ConfigError) as error:
+        except (AttributeError, TypeError, ValueError, ConfigError) as error:
             raise ConfigError(f"not a machine as `threefold advise --save-machine` writes it: {error}") from None
         if not has_room:
             raise ConfigError("a machine's blocks, block size, rows and tokens a step must be at least 1")
         return facts
+
+
+def _host(data: Mapping[str, Any]) -> Host:
+    by_rows = tuple((float(rows), float(ms)) for rows, ms in data.get("by_rows", ()))
+    return Host(**{**data, "by_rows": by_rows})
 
 
 def read_facts(path: Path) -> MachineFacts:

@@ -146,7 +146,7 @@ def _reason(variant: Variant, pairs: Sequence[Pair]) -> str:
             f"{share:.0%} of output tokens came from drafts, {accepted / drafted:.0%} of those verified held "
             f"({variant.basis})"
         )
-    return f"an estimate from {variant.basis}"
+    return f"{'an estimate ' if variant.is_estimate else ''}from {variant.basis}"
 
 
 def _prompt_share(result: LoadResult) -> float:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 from threefold.advise.drive import Ask
 from threefold.advise.result import LoadResult
+from threefold.advise.verdict import users_said
 
 RUNGS = ("one at a time", "static batches", "continuous batching", "+ prefix cache", "+ speculation")
 QUANTISATION = "+ quantisation"
@@ -179,7 +180,7 @@ def conclusions(ladders: Sequence[Ladder]) -> list[str]:
     lines = []
     for ladder in ladders:
         top = max(ladder.steps, key=lambda step: step.output_rate)
-        where = f"{ladder.load}, {ladder.users} user{'s' if ladder.users > 1 else ''}"
+        where = f"{ladder.load}, {users_said(ladder.users)}"
         if top.total_gain >= TRIPLE:
             said = f"triples: {top.total_gain:.1f} times one at a time, with {top.rung}"
         elif top.total_gain >= PAPER_GAIN:
@@ -199,4 +200,4 @@ def _speculation_word(ladder: Ladder) -> str:
 
 def _line(ladder: Ladder) -> str:
     rates = ", ".join(f"{step.output_rate:.0f}" for step in ladder.steps)
-    return f"{ladder.load}, {ladder.users} users: {rates} tokens/s"
+    return f"{ladder.load}, {users_said(ladder.users)}: {rates} tokens/s"

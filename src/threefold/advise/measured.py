@@ -8,30 +8,26 @@ from __future__ import annotations
 
 import statistics
 import time
+from dataclasses import asdict
 
 from threefold.advise.cores import core_with
 from threefold.advise.curve_executor import num_pairs, prompt_shape
 from threefold.advise.facts import MachineFacts
+from threefold.advise.measured_steps import made_up_request, measure_steps
 from threefold.advise.simulate import Settings
-from threefold.config import SpeculationConfig
 from threefold.cost import CostCurve, StepShape
-from threefold.draft.policy import NoDrafts
-from threefold.engine.answer import Answer
-from threefold.engine.build import make_tokenizer
 from threefold.engine.core import EngineCore
 from threefold.engine.loaded import LoadedEngine
 from threefold.engine.outputs import EngineInfo
 from threefold.models.shapes import kept_bytes
-from threefold.request import Request, SamplingParams
-from threefold.text.tokenizer import Tokenizer
+from threefold.request import SamplingParams
 
-PROMPT_TOKENS = 32
-NUM_STEPS = 32
-ROWS = 16
 PROMPT_SECONDS = 10.0
 """Prompts are timed for so long at most, each at least once …"""
 PROMPT_ROUNDS = 3
 """… and so many times where there is time."""
+SEVERAL = 4
+"""Short prompts in a step."""
 
 
 def measure_machine(loaded: LoadedEngine) -> MachineFacts:
@@ -40,8 +36,7 @@ def measure_machine(loaded: LoadedEngine) -> MachineFacts:
     info = loaded.info()
     opened = loaded.opened
     spec, model = opened.spec, opened.config.model
-    num_rows = min(ROWS, info.max_num_seqs)
-    step_ms, row_ms = _host(loaded, info, curve, num_rows)
+    steps = measure_steps(loaded, info, curve)
     return MachineFacts(
         model=info.model,
         device=opened.device.name,
@@ -56,91 +51,49 @@ def measure_machine(loaded: LoadedEngine) -> MachineFacts:
         is_dummy=model.load_format == "dummy",
         quantization="" if spec.quantization is None else spec.quantization.kind,
         is_kv8=opened.kv_dtype.itemsize == 1,
-        host={"step_ms": step_ms, "row_ms": row_ms},
+        host=asdict(steps.plain),
+        asking=None if steps.asking is None else asdict(steps.asking),
+        verifying=None if steps.verifying is None else asdict(steps.verifying),
         prompts=_prompts(loaded, info).to_dict(),
-        notes=(source, f"the rest of a step measured now with 1 and {num_rows} rows", model.dtype),
+        notes=(source, "whole steps measured now", model.dtype),
     )
 
 
 def _prompts(loaded: LoadedEngine, info: EngineInfo) -> CostCurve:
-    """Steps that feed a prompt, by their length: powers of two up to two chunks, the median of each."""
+    """Steps that feed prompts, the median of each: one prompt of powers of two up to two chunks, and several of fewer
+    tokens each. These are as many tokens that look at fewer others; without them nothing tells the two apart.
+    """
     chunk = loaded.opened.limits.max_num_batched_tokens
     longest = min(2 * chunk, info.max_model_len - 1, info.num_blocks * info.block_size - 1)
     lengths = [1 << power for power in range(5, 20) if 1 << power < longest] + [longest]
+    batches = [(SEVERAL, length) for length in lengths if SEVERAL * length <= chunk and SEVERAL <= info.max_num_seqs]
     core = core_with(loaded, Settings(info.max_num_seqs, chunk, has_prefix_cache=False))
     readings: dict[StepShape, list[float]] = {}
     began_s = time.perf_counter()
     for turn in range(PROMPT_ROUNDS):
         if turn and time.perf_counter() - began_s > PROMPT_SECONDS:
             break
-        for length in lengths:
-            for shape, ms in _timed_prompt(core, info, length):
+        for num, length in [*((1, length) for length in lengths), *batches]:
+            for shape, ms in _timed_prompts(core, info, num, length):
                 readings.setdefault(shape, []).append(ms)
     return CostCurve.from_measurements([(shape, statistics.median(ms)) for shape, ms in readings.items()])
 
 
-def _timed_prompt(core: EngineCore, info: EngineInfo, length: int) -> list[tuple[StepShape, float]]:
-    """(shape, ms) of each step that a prompt takes, nothing else running."""
+def _timed_prompts(core: EngineCore, info: EngineInfo, num: int, length: int) -> list[tuple[StepShape, float]]:
+    """(shape, ms) of each step that so many prompts take, nothing else running; several fit into one step."""
     params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
-    core.add_request(_request(0, info, params, length))
+    for index in range(num):
+        core.add_request(made_up_request(index, info, params, length))
     timed = []
     num_done = 0
     while core.has_work:
-        before = core.stats().prompt_tokens_computed
+        before = core.stats()
         began_s = time.perf_counter()
         core.step()
         took_ms = (time.perf_counter() - began_s) * 1000
-        num_new = core.stats().prompt_tokens_computed - before
+        num_new = core.stats().prompt_tokens_computed - before.prompt_tokens_computed
         if num_new:
-            timed.append((prompt_shape(num_new, num_pairs(num_new, num_done)), took_ms))
+            pairs = num * num_pairs(num_new // num, num_done)
+            timed.append((prompt_shape(num_new, pairs), took_ms))
             num_done += num_new
     return timed
-
-
-def _host(loaded: LoadedEngine, info: EngineInfo, curve: CostCurve, num_rows: int) -> tuple[float, float]:
-    """(ms a step, ms a row and step) beyond the curve, never negative."""
-    tokenizer = make_tokenizer(info)
-    alone = _beyond_ms(loaded, info, curve, tokenizer, 1)
-    if num_rows < 2:
-        return max(alone, 0.0), 0.0
-    many = _beyond_ms(loaded, info, curve, tokenizer, num_rows)
-    row_ms = max((many - alone) / (num_rows - 1), 0.0)
-    return max(alone - row_ms, 0.0), row_ms
-
-
-def _beyond_ms(loaded: LoadedEngine, info: EngineInfo, curve: CostCurve, tokenizer: Tokenizer, num_rows: int) -> float:
-    """Median over steps of one token a row: time of the step, text included, less the curve's."""
-    core = loaded.core(SpeculationConfig(methods=()), NoDrafts())
-    params = SamplingParams(temperature=0.0, max_tokens=NUM_STEPS, ignore_eos=True)
-    answers = {index: Answer(index, tokenizer, params) for index in range(num_rows)}
-    for index in range(num_rows):
-        core.add_request(_request(index, info, params, PROMPT_TOKENS))
-    beyond = []
-    while core.has_work:
-        took_ms, num_tokens, num_output = _timed_step(core, answers)
-        if num_tokens == num_rows:  # every row was fed one token: no prompt among them
-            context = PROMPT_TOKENS + num_output // num_rows
-            shape = StepShape(num_rows, num_rows, num_rows * context)
-            beyond.append(took_ms - curve.forward_ms(shape))
-    return statistics.median(beyond[2:] or beyond or [0.0])
-
-
-def _timed_step(core: EngineCore, answers: dict[int, Answer]) -> tuple[float, int, int]:
-    """(ms, tokens that the step brought, output tokens so far)."""
-    before = core.stats()
-    began_s = time.perf_counter()
-    deltas = core.step()
-    for delta in deltas:
-        answers[delta.request_id].push_delta(delta)
-    took_ms = (time.perf_counter() - began_s) * 1000
-    is_prompt = core.stats().prompt_tokens_computed > before.prompt_tokens_computed
-    return took_ms, 0 if is_prompt else sum(len(delta.token_ids) for delta in deltas), before.generated_tokens
-
-
-def _request(index: int, info: EngineInfo, params: SamplingParams, length: int) -> Request:
-    prompt = [(index * 31 + place * 7) % info.vocab_size for place in range(length)]
-    most = length + (params.max_tokens or 1)
-    return Request(
-        index, prompt, params, max_total_tokens=most, end_token_ids=frozenset(),
-        arrival_s=time.monotonic(),
-    )  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from threefold.advise.trace import DEFAULT_OUTPUT_TOKENS
 from threefold.bench.load_options import HTML_HELP
 from threefold.flags.flag import Flag
-from threefold.flags.values import integer, number, one, switch, text, words
+from threefold.flags.values import integer, number, one, output_file, switch, text, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class AdviseOptions:
     is_by_kind: bool = False
     """Verify every kind of request as a load of its own."""
     is_reloading: bool = False
-    """Verify levers too for which the model must be loaded anew."""
+    """Measure levers too for which the model must be loaded anew."""
     awq_model: str | None = None
     """Folder of the model in AWQ, for its cells."""
     markdown: str | None = None
@@ -96,8 +96,8 @@ LOG_FLAGS = (
          metavar="TOKENS"),
     Flag("include-text", "log.include_text", switch, "show beginnings of prompts; without it no text is shown",
          kind="switch"),
-    Flag("json", "log.json", text, "write all figures there", metavar="FILE"),
-    Flag("html", "log.html", text, HTML_HELP, metavar="FILE"),
+    Flag("json", "log.json", output_file, "write all figures there", metavar="FILE"),
+    Flag("html", "log.html", output_file, HTML_HELP, metavar="FILE"),
 )  # fmt: skip
 
 ADVISE_FLAGS = (
@@ -107,7 +107,8 @@ ADVISE_FLAGS = (
          kind="list", aliases=("--goodput",), metavar="TARGET"),
     Flag("machine", "advise.machine", text, "figures of a machine from a file, in place of measuring this one",
          metavar="FILE"),
-    Flag("save-machine", "advise.save_machine", text, "keep this machine's figures for --machine", metavar="FILE"),
+    Flag("save-machine", "advise.save_machine", output_file, "keep this machine's figures for --machine",
+         metavar="FILE"),
     Flag("quality", "advise.quality", one, "what quantising does to answers, as `threefold quality --json` wrote it; "
          "one file a lever", kind="list", metavar="FILE"),
     Flag("draft-ratio", "advise.draft_ratio", number(0, 1, is_low_open=True),
@@ -122,16 +123,24 @@ ADVISE_FLAGS = (
          "caching, ngram and suffix", kind="switch"),
     Flag("users", "advise.users", _one_count, "numbers of users for --verify (default 1 4 16)", kind="list",
          metavar="N"),
-    Flag("rounds", "advise.rounds", integer(1), "measurements of each cell (default 3)", metavar="N"),
+    Flag("rounds", "advise.rounds", integer(1), "measurements of each cell (default 3); of two or more, up to two more "
+         "where they scatter", metavar="N"),
     Flag("by-kind", "advise.is_by_kind", switch, "verify each kind of request as a load of its own", kind="switch"),
     Flag("reload", "advise.is_reloading", switch,
-         "verify FP8 weights, FP8 KV and --awq-model too, on a card: the model is loaded anew for each", kind="switch"),
+         "on a card, measure FP8 weights, FP8 KV and --awq-model too, which are reckoned else: the model is loaded for "
+         "each, and once more with --verify", kind="switch"),
     Flag("awq-model", "advise.awq_model", text, "the model in AWQ, a folder, for --reload", metavar="FOLDER"),
-    Flag("markdown", "advise.markdown", text, "write the table of predicted against measured there", metavar="FILE"),
+    Flag("markdown", "advise.markdown", output_file, "write the table of predicted against measured there",
+         metavar="FILE"),
 )  # fmt: skip
 
+_FOR_ADVISE_ALONE = ("machine", "verify", "users", "by-kind", "markdown")
+TUNE_ADVICE_FLAGS = tuple(flag for flag in ADVISE_FLAGS if flag.name not in _FOR_ADVISE_ALONE)
+"""What `tune` shows of them: it measures by itself."""
+
 TUNE_FLAGS = (
-    Flag("output", "tune.output", text, "file for `serve --config` (default threefold.yaml)", metavar="FILE.yaml"),
+    Flag("output", "tune.output", output_file, "file for `serve --config` (default threefold.yaml)",
+         metavar="FILE.yaml"),
     Flag("exhaustive", "tune.is_exhaustive", switch,
          "measure every max_num_seqs beside, --rounds times, and say how far off the knee was that was found without",
          kind="switch"),
@@ -142,6 +151,6 @@ LADDER_FLAGS = (
     Flag("max-tokens", "ladder.max_tokens", integer(2), "mean length of answers (default 64)", metavar="TOKENS"),
     Flag("budget-s", "ladder.budget_s", number(1), "seconds for everything but loading (default 330)",
          metavar="SECONDS"),
-    Flag("json", "ladder.json", text, "write all figures there", metavar="FILE"),
-    Flag("html", "ladder.html", text, HTML_HELP, metavar="FILE"),
+    Flag("json", "ladder.json", output_file, "write all figures there", metavar="FILE"),
+    Flag("html", "ladder.html", output_file, HTML_HELP, metavar="FILE"),
 )  # fmt: skip

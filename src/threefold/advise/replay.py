@@ -46,7 +46,7 @@ class Replay(NamedTuple):
     """Requests replayed."""
     num_replayable: int
     """Requests that could have been."""
-    why_none: str = "the log has no answers to replay; record with text or hashes"
+    why_none: str = "the log has no answers to replay: record with text or hashes, or let `advise --answer` make some"
     """Where nothing was replayed."""
 
     def of(self, places: Sequence[int]) -> Replay:

@@ -6,15 +6,16 @@ from typing import Any
 
 from threefold.advise.advise import Advice
 from threefold.advise.ladder import LadderResult
+from threefold.advise.logged import BLOCK_TOKENS
 from threefold.advise.portrait import Portrait
-from threefold.advise.verdict import Verdict
+from threefold.advise.verdict import Verdict, users_said
 from threefold.bench.report import drawn_table
 
 
 def portrait_lines(portrait: Portrait) -> list[str]:
     """The portrait."""
-    forms = ", ".join(f"{count} {form}" for form, count in portrait.forms.items())
-    lines = [f"{portrait.num_requests} requests ({forms})"]
+    forms = ", ".join(f"{count:,} {form}" for form, count in portrait.forms.items())
+    lines = [f"{portrait.num_requests:,} requests ({forms})"]
     if portrait.num_faults:
         lines += [f"{portrait.num_faults} broken lines were passed over:", *(f"  {one}" for one in portrait.faults)]
     lines += _arrival_lines(portrait.arrivals)
@@ -51,11 +52,12 @@ def _arrival_lines(arrivals: dict[str, Any] | None) -> list[str]:
 def _prefix_lines(prefix: dict[str, Any]) -> list[str]:
     if not prefix["is_known"]:
         return ["prefixes     the log has neither prompts nor block hashes"]
-    by_size = [f"{int(size):,} blocks {rate:.0%}" for size, rate in prefix["hit_rate_by_blocks"].items()]
-    return [
-        f"prefixes     {prefix['best_hit_rate']:.0%} of prompt tokens were seen before ({prefix['shared_tokens']:,})",
-        f"             found by an LRU cache of {', '.join(by_size[1:-1])}",
-    ]
+    best = prefix["best_hit_rate"]
+    lines = [f"prefixes     {best:.0%} of prompt tokens were seen before ({prefix['shared_tokens']:,})"]
+    sizes = list(prefix["hit_rate_by_blocks"].items())[1:-1]
+    enough = next((place for place, (_, rate) in enumerate(sizes) if f"{rate:.0%}" == f"{best:.0%}"), len(sizes))
+    found = ", ".join(f"{int(size):,} blocks {rate:.0%}" for size, rate in sizes[: enough + 1])
+    return [*lines, *([f"             found by an LRU cache of {found}; {BLOCK_TOKENS} tokens each"] if best else [])]
 
 
 def _predictability_lines(portrait: Portrait) -> list[str]:
@@ -83,7 +85,7 @@ def advice_lines(advice: Advice) -> list[str]:
     base = advice.base
     lines = [
         f"{advice.model} on {advice.device}",
-        f"judged at {advice.concurrency} users: {advice.concurrency_reason}",
+        f"judged at {users_said(advice.concurrency)}: {advice.concurrency_reason}",
         f"as it is: {base['output_throughput']:.0f} tokens/s, TTFT p50 {base['p50_ttft_ms']:.0f} p90 "
         f"{base['p90_ttft_ms']:.0f} ms, TPOT p50 {base['p50_tpot_ms']:.1f} p90 {base['p90_tpot_ms']:.1f} ms "
         "(simulated: the real scheduler over this load, the measured cost curve in place of the model)",
@@ -107,7 +109,7 @@ def ladder_lines(result: LadderResult) -> list[str]:
              f"{step.ttft_p50_ms:.0f}", f"{step.tpot_p50_ms:.1f}"]
             for step in ladder.steps
         ]  # fmt: skip
-        lines.append(f"{ladder.load}: {ladder.users} users, {ladder.num_requests} requests")
+        lines.append(f"{ladder.load}: {users_said(ladder.users)}, {ladder.num_requests} requests")
         lines += drawn_table(["rung", "tokens/s", "gain", "in all", "TTFT p50 ms", "TPOT p50 ms"], rows)
     lines += [f"{rung}: passed over: {why}" for rung, why in result.skipped.items()]
     if result.is_cut:

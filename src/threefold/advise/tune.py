@@ -15,7 +15,7 @@ from threefold.advise.advise import Advice
 from threefold.advise.knee import KneePoint, find_knee
 from threefold.advise.knee_measured import Sweep, around, sweep
 from threefold.advise.levers import Variant
-from threefold.advise.verdict import LEAST_GAIN, UNKNOWN, Verdict
+from threefold.advise.verdict import LEAST_GAIN, UNKNOWN, Verdict, users_said
 from threefold.advise.verify import LIVE, Verifier, contrast_of
 from threefold.advise.verify_cell import BIG, Cell
 from threefold.flags.targets import SERVED
@@ -121,13 +121,15 @@ def _settle_levers(tuned: Tuned) -> None:
     """The best drafter that was seen to pay; prefix caching off only where it hurts and was not expected to help."""
     drafters = [cell for cell in tuned.cells if cell.lever != "prefix caching"]
     best = max(drafters, key=lambda cell: cell.measured, default=None)
-    if best is not None and best.measured - best.spread >= LEAST_GAIN:
+    if best is not None and best.measured - (best.spread or 0.0) >= LEAST_GAIN:
         tuned.settings["spec-method"] = best.lever
-        tuned.reasons.append(f"{best.lever}: {best.measured:+.0%} tokens/s measured with {best.users} users")
+        tuned.reasons.append(f"{best.lever}: {best.measured:+.0%} tokens/s measured with {users_said(best.users)}")
     elif best is not None:
-        tuned.reasons.append(f"no drafter was seen to pay with {best.users} users; adaptive speculation costs nothing")
+        tuned.reasons.append(
+            f"no drafter was seen to pay with {users_said(best.users)}; adaptive speculation costs nothing"
+        )
     for cell in tuned.cells:
-        is_hurting = cell.measured + cell.spread <= -BIG and cell.predicted < LEAST_GAIN
+        is_hurting = cell.measured + (cell.spread or 0.0) <= -BIG and cell.predicted < LEAST_GAIN
         if cell.lever == "prefix caching" and is_hurting:
             tuned.settings["enable-prefix-caching"] = False
             tuned.reasons.append(f"prefix caching: {cell.measured:+.0%} tokens/s measured")

@@ -63,6 +63,11 @@ class Verdict:
         return asdict(self)
 
 
+def users_said(count: int) -> str:
+    """1 user, 2 users …"""
+    return f"{count} user{'' if count == 1 else 's'}"
+
+
 def interval(changes: Sequence[float], error: float = 0.0) -> tuple[float, float, float]:
     """(middle, low, high) of a change from its values over resamples; two standard deviations each way.
 
@@ -105,11 +110,12 @@ def flip_point(gains: Sequence[LoadGain]) -> str:
         users = before.concurrency * (after.concurrency / before.concurrency) ** share
         rate = before.rate_rps + share * (after.rate_rps - before.rate_rps)
         word = "stops to pay" if was else "begins to pay"
-        turns.append(f"{word} at about {users:.0f} users ({rate:.2g} requests/s)")
+        turns.append(f"{word} at about {users_said(round(users))} ({rate:.2g} requests/s)")
         was = now
     if turns:
         return "; ".join(turns)
     if not gains:
         return ""
     always = gains[0].change >= LEAST_GAIN
-    return f"{'pays' if always else 'never pays'} from {gains[0].concurrency} to {gains[-1].concurrency} users"
+    word, first, last = "pays" if always else "never pays", gains[0].concurrency, gains[-1].concurrency
+    return f"{word} with {users_said(first)}" if first == last else f"{word} from {first} to {users_said(last)}"

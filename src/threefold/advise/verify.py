@@ -1,15 +1,16 @@
 """Predicted against measured: levers tried on the loaded engine with the same requests.
 
 Each cell is a lever, off and on, at a number of users of one load. All that a number of users needs is run in turn,
-there and back, several times, and a run serves every lever that it is a side of; the simulator was asked the same
-question. What comes of it says how far the advice can be trusted here.
+there and back, several times, more often where runs scatter, and a run serves every lever that it is a side of; the
+simulator was asked the same question. What comes of it says how far the advice can be trusted here.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Protocol
@@ -21,13 +22,20 @@ from threefold.advise.logged import BLOCK_TOKENS
 from threefold.advise.result import LoadResult
 from threefold.advise.trace import TraceRequest
 from threefold.advise.traffic import shared_lengths
-from threefold.advise.verify_cell import Cell
+from threefold.advise.verdict import users_said
+from threefold.advise.verify_cell import Cell, contrast, scatter
 from threefold.errors import ConfigError
 
 WAVES = 3
-"""Requests a user …"""
-LEAST_REQUESTS = 12
+"""Requests a user where a knee is looked for …"""
+CELL_WAVES = 2
+"""… and in a cell, which is measured several times …"""
+LEAST_REQUESTS = 10
 """… and at least so many."""
+FAR = 0.025
+"""Standard error of a variant's rate beyond which all are measured once more …"""
+MORE_ROUNDS = 2
+"""… and so often at most."""
 LIVE = ("prefix caching", "ngram", "suffix")
 """Levers that need no other weights."""
 
@@ -79,7 +87,7 @@ class Verifier:
         """One variant, a few requests a user; where the load is too short for that its requests come again."""
         times: Counter[int] = Counter()
         asks = []
-        for place in self._places(users):
+        for place in self._places(WAVES * users):
             asks.append(_again(self._asks[place], self._shared[place] * BLOCK_TOKENS, times[place]))
             times[place] += 1
         return self._measure.run(variant, asks, users)
@@ -90,25 +98,39 @@ class Verifier:
         Raises:
             ConfigError: no request could be answered.
         """
-        places = self._places(users)[: len(self._asks)]
         variants = {one.name: one for contrast in contrasts for one in (contrast.off, contrast.on)}
-        new = [one for name, one in variants.items() if (name, users) not in self._rates]
-        self._rates |= self._measured_rates(new, places, users, rounds)
+        self.measure(list(variants.values()), users, rounds)
+        places = self._asked_places(users)
         said = {name: self._evaluator.run(one, users, 0, places).output_rate for name, one in variants.items()}
         return [self._cell(contrast, users, len(places), said) for contrast in contrasts]
 
-    def _places(self, users: int) -> list[int]:
-        return self._evaluator.places(0, max(WAVES * users, LEAST_REQUESTS))
+    def measure(self, variants: Sequence[Variant], users: int, rounds: int) -> None:
+        """Run what was not run with so many users before; `cells` takes it from there.
+
+        Raises:
+            ConfigError: no request could be answered.
+        """
+        new = [one for one in variants if (one.name, users) not in self._rates]
+        self._rates |= self._measured_rates(new, self._asked_places(users), users, rounds)
+
+    def _asked_places(self, users: int) -> list[int]:
+        """Each request once."""
+        return self._places(CELL_WAVES * users)[: len(self._asks)]
+
+    def _places(self, num: int) -> list[int]:
+        return self._evaluator.places(0, max(num, LEAST_REQUESTS))
 
     def _measured_rates(
         self, variants: Sequence[Variant], places: Sequence[int], users: int, rounds: int
     ) -> dict[tuple[str, int], list[float]]:
+        """All variants in turn, there and back; while they scatter, a few rounds more."""
         asks = [self._asks[place] for place in places]
         rates: dict[tuple[str, int], list[float]] = {(one.name, users): [] for one in variants}
         for one in variants:
             if one is variants[0] or one.drafter is not None:  # warm; a controller's first look
                 self._measure.run(one, asks[:users], users)
-        for turn in range(rounds):
+        turn = 0
+        while turn < rounds or (1 < rounds and turn < rounds + MORE_ROUNDS and _scatter_far(rates.values())):
             for one in variants if turn % 2 == 0 else reversed(variants):
                 rate = self._measure.run(one, asks, users).output_rate
                 if not rate:
@@ -116,22 +138,35 @@ class Verifier:
                         f"{self.load or 'the log'}: no request could be answered: each is longer than fits"
                     )
                 rates[one.name, users].append(rate)
+            turn += 1
         return rates
 
-    def _cell(self, contrast: Contrast, users: int, num_requests: int, said: dict[str, float]) -> Cell:
-        off, on = (self._rates[one.name, users] for one in (contrast.off, contrast.on))
-        changes = [after / before - 1 for before, after in zip(off, on, strict=True)]
+    def _cell(self, one: Contrast, users: int, num_requests: int, said: dict[str, float]) -> Cell:
+        off, on = (self._rates[variant.name, users] for variant in (one.off, one.on))
+        beside = [rates for (_, count), rates in self._rates.items() if count == users]
+        measured, spread = contrast(off, on, _common_scatter(beside))
         return Cell(
-            contrast.lever,
+            one.lever,
             users,
             num_requests,
-            said[contrast.on.name] / said[contrast.off.name] - 1,
-            statistics.median(changes),
-            (max(changes) - min(changes)) / 2,
-            said[contrast.off.name],
+            said[one.on.name] / said[one.off.name] - 1,
+            measured,
+            spread,
+            said[one.off.name],
             statistics.median(off),
             self.load,
         )
+
+
+def _common_scatter(runs: Iterable[Sequence[float]]) -> float:
+    """Of one run, by all variants together."""
+    scatters = [one for rates in runs if (one := scatter(rates)) is not None]
+    return math.sqrt(sum(one * one for one in scatters) / len(scatters)) if scatters else 0.0
+
+
+def _scatter_far(runs: Iterable[Sequence[float]]) -> bool:
+    """Whether some variant's middle is not known well enough."""
+    return any((scatter(rates) or 0.0) / math.sqrt(len(rates)) > FAR for rates in runs)
 
 
 def contrast_of(base: Variant, lever: Variant) -> Contrast:
@@ -171,7 +206,7 @@ def verify(
             for load, count in ((load, count) for load in loads for count in users):
                 if count > load.most_users:
                     if is_first:
-                        say(f"{load.load or 'the log'}: {load.most_users} requests are too few for {count} users")
+                        say(f"{load.load or 'the log'}: {load.most_users} requests are too few for {users_said(count)}")
                     continue
                 wanted = [*batching(base, count), *contrasts] if is_first else contrasts
                 cells += _told(load.cells(wanted, count, rounds), say)
@@ -183,7 +218,7 @@ def verify(
 def _told(cells: list[Cell], say: Callable[[str], None]) -> list[Cell]:
     for cell in cells:
         name = f"{cell.load}: {cell.lever}" if cell.load else cell.lever
-        say(f"{name}, {cell.users} users: predicted {cell.predicted:+.0%}, measured {cell.measured:+.0%}")
+        say(f"{name}, {users_said(cell.users)}: predicted {cell.predicted:+.0%}, measured {cell.measured:+.0%}")
     return cells
 
 

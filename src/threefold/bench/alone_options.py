@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from threefold.bench.load_options import JSON_HELP
 from threefold.flags.flag import Flag
-from threefold.flags.values import choice, integer, number, text
+from threefold.flags.values import choice, integer, number, output_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ CONTROL_FLAGS = (
     Flag("repeats", "control.repeats", integer(1), "fresh engines (5)", metavar="N"),
     Flag("prompt-tokens", "control.prompt_tokens", integer(1), "length of the prompts (32)", metavar="N"),
     Flag("drafts", "control.drafts", integer(0), "drafts a row and step (0)", metavar="N"),
-    Flag("json", "control.json", text, JSON_HELP, metavar="FILE"),
+    Flag("json", "control.json", output_file, JSON_HELP, metavar="FILE"),
 )
 
 
@@ -61,5 +61,5 @@ HTTP_FLAGS = (
     Flag("max-tokens", "http.max_tokens", integer(1), "tokens a request (256)", metavar="N"),
     Flag("step-ms", "http.step_ms", number(0), "time that a step pretends to take (0)", metavar="MS"),
     Flag("endpoint", "http.endpoint", choice("chat", "completions"), "chat (default) or completions", metavar="WHICH"),
-    Flag("json", "http.json", text, JSON_HELP, metavar="FILE"),
+    Flag("json", "http.json", output_file, JSON_HELP, metavar="FILE"),
 )

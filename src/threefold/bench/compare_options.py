@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from threefold.flags.flag import Flag
-from threefold.flags.values import integer, number, switch, text
+from threefold.flags.values import integer, number, output_file, switch
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,5 +28,6 @@ COMPARE_FLAGS = (
          kind="switch"),
     Flag("start-timeout", "compare.start_timeout_s", number(0, is_low_open=True),
          "longest time until a server is ready (600)", metavar="SECONDS"),
-    Flag("plot", "compare.plot", text, "picture to draw: .png, .svg or .pdf (needs the extra `plot`)", metavar="FILE"),
+    Flag("plot", "compare.plot", output_file, "picture to draw: .png, .svg or .pdf (needs the extra `plot`)",
+         metavar="FILE"),
 )  # fmt: skip

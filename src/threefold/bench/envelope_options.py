@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from threefold.bench.load_options import DATASET_HELP, HTML_HELP, JSON_HELP, PLOT_HELP
 from threefold.flags.flag import Flag
-from threefold.flags.values import choice, human_int, integer, number, switch, text, words
+from threefold.flags.values import choice, integer, number, output_file, seed, switch, text, words
 
 T = TypeVar("T")
 
@@ -84,10 +84,10 @@ ENVELOPE_FLAGS = (
     Flag("cpu-time", "envelope.cpu_time", switch,
          "rates by the time the engine's thread was at work, not by the clock: for a CPU shared with others",
          kind="switch"),
-    Flag("shuffle-seed", "envelope.shuffle_seed", human_int, "of the choice of prompts (0)", metavar="N"),
+    Flag("shuffle-seed", "envelope.shuffle_seed", seed, "of the choice of prompts (0)", metavar="N"),
     Flag("label", "envelope.label", text, "a name for the run, kept in the result", metavar="NAME"),
-    Flag("json", "envelope.json", text, JSON_HELP, aliases=("--output-json",), metavar="FILE"),
-    Flag("markdown", "envelope.markdown", text, "file to write the table to, as Markdown", metavar="FILE"),
-    Flag("plot", "envelope.plot", text, PLOT_HELP, metavar="FILE"),
-    Flag("html", "envelope.html", text, HTML_HELP, metavar="FILE"),
+    Flag("json", "envelope.json", output_file, JSON_HELP, aliases=("--output-json",), metavar="FILE"),
+    Flag("markdown", "envelope.markdown", output_file, "file to write the table to, as Markdown", metavar="FILE"),
+    Flag("plot", "envelope.plot", output_file, PLOT_HELP, metavar="FILE"),
+    Flag("html", "envelope.html", output_file, HTML_HELP, metavar="FILE"),
 )  # fmt: skip

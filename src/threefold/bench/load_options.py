@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from threefold.flags.flag import Flag
-from threefold.flags.values import choice, human_int, integer, number, one, switch, text
+from threefold.flags.values import choice, integer, number, one, output_file, seed, switch, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ LOAD_FLAGS = (
     Flag("num-warmups", "load.num_warmups", integer(0), "requests sent before the clock starts (0)", metavar="N"),
     Flag("goodput", "load.goodput", one, "limits in ms: ttft:500 tpot:50 e2el:5000", kind="list", metavar="LIMIT"),
     Flag("label", "load.label", text, "a name for the run, kept in the result", metavar="NAME"),
-    Flag("json", "load.json", text, JSON_HELP, aliases=("--output-json",), metavar="FILE"),
+    Flag("json", "load.json", output_file, JSON_HELP, aliases=("--output-json",), metavar="FILE"),
 )  # fmt: skip
 CONCURRENCY_FLAG = Flag(
     "concurrency",
@@ -98,5 +98,5 @@ CONCURRENCY_FLAG = Flag(
     aliases=("--max-concurrency",),
     metavar="N",
 )
-SEED_FLAG = Flag("seed", "load.shuffle_seed", human_int, "of the choice of prompts and of sampling (0)", metavar="N")
-SHUFFLE_SEED_FLAG = Flag("shuffle-seed", "load.shuffle_seed", human_int, "of the choice of prompts (0)", metavar="N")
+SEED_FLAG = Flag("seed", "load.shuffle_seed", seed, "of the choice of prompts and of sampling (0)", metavar="N")
+SHUFFLE_SEED_FLAG = Flag("shuffle-seed", "load.shuffle_seed", seed, "of the choice of prompts (0)", metavar="N")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import deque
 from dataclasses import replace
@@ -52,6 +53,8 @@ def _bench(
     if load.num_warmups:
         warmups = tuple(Prompt(f"Warm-up number {index}: say something.") for index in range(load.num_warmups))
         OfflineLoad(core, info, load, tokenizer).run(replace(workload, prompts=warmups), concurrency)
+    gc.collect()
+    gc.freeze()  # as a server's engine does: else a collection looks through all of torch, in the middle of the load
     before = counters_of(core.stats())
     run = OfflineLoad(core, info, load, tokenizer)
     run.run(workload, concurrency)
@@ -123,6 +126,7 @@ class OfflineLoad:
         self._limits = ModelLimits(info.max_model_len, info.vocab_size, frozenset(info.eos_token_ids))
         self._tokenizer = tokenizer
         self._has_text = has_text
+        self._draw_seed = seed_source(0)
         source = tokenizer.chat_template
         self._template = Template(source, tokenizer.special_tokens) if source is not None else None
         per_word = len(tokenizer.encode(" ".join(WORDS), add_special_tokens=False)) / len(WORDS)
@@ -192,7 +196,7 @@ class OfflineLoad:
         self.running[self._next_id] = _Running(outcome, answer, self.token_ids[place])
 
     def _request(self, request_id: int, token_ids: list[int], params: SamplingParams) -> Request:
-        ready = prepare(token_ids, params, self._limits, self._tokenizer, seed_source(0))
+        ready = prepare(token_ids, params, self._limits, self._tokenizer, self._draw_seed)
         return Request(
             request_id,
             token_ids,

@@ -53,8 +53,9 @@ def plot_envelope(path: Path, result: dict[str, Any]) -> None:
             _draw_cells(axes, chosen, result["variants"])
             title = f"{group.replace(',', ', ')} · {method}"
             axes.set_title(fill(title, TITLE_CHARS), fontsize="medium")
-    if cells:
-        grid[0][0].legend(fontsize="small")
+    if cells:  # beside the pictures: within one it would lie over curves
+        handles, names = grid[0][0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside upper center", ncols=len(names), fontsize="small")
     figure.supxlabel("users")
     figure.supylabel("tokens/s over off")
     save_figure(figure, path)
@@ -87,7 +88,7 @@ def plot_step_load(path: Path, result: dict[str, Any]) -> None:
                 drafts.axvline(settled, color=color, linestyle=":")
     times.plot([record.ms for record in records], label="ms a step", linewidth=0.8)
     for axes in (rows, drafts, times):
-        axes.legend(loc="upper right", fontsize="small")
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, borderaxespad=0, fontsize="small")
         axes.set_ylim(bottom=0)
     times.set_xlabel("step (dotted: settled)")
     save_figure(figure, path)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from threefold.bench.load_options import HTML_HELP
 from threefold.bench.measure import METRICS, PERCENTILES
 from threefold.flags.flag import Flag
-from threefold.flags.values import choice, integer, number, one, switch, text, words
+from threefold.flags.values import choice, integer, number, one, output_file, switch, text, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,5 +111,5 @@ KEEP_FLAGS = (
     Flag("result-dir", "keep.result_dir", text, "folder for it", metavar="FOLDER"),
     Flag("result-filename", "keep.result_filename", text, "name for it", metavar="FILE"),
     Flag("metadata", "keep.metadata", one, "further keys of the result, NAME=VALUE", kind="list", metavar="PAIR"),
-    Flag("html", "keep.html", text, HTML_HELP, metavar="FILE"),
+    Flag("html", "keep.html", output_file, HTML_HELP, metavar="FILE"),
 )  # fmt: skip

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from threefold.bench.load_options import DATASET_HELP, HTML_HELP, JSON_HELP, PLOT_HELP
 from threefold.flags.flag import Flag
-from threefold.flags.values import human_int, integer, text, words
+from threefold.flags.values import integer, output_file, seed, text, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ STEP_LOAD_FLAGS = (
     Flag("users", "step_load.users", _counts, "users at once, phase by phase (4,64,4)", metavar="LIST"),
     Flag("steps", "step_load.steps", integer(20), "steps a phase (200)", metavar="N"),
     Flag("max-tokens", "step_load.max_tokens", integer(1), "tokens of every answer (128)", metavar="N"),
-    Flag("shuffle-seed", "step_load.shuffle_seed", human_int, "of the choice of prompts (0)", metavar="N"),
-    Flag("json", "step_load.json", text, JSON_HELP, aliases=("--output-json",), metavar="FILE"),
-    Flag("plot", "step_load.plot", text, PLOT_HELP, metavar="FILE"),
-    Flag("html", "step_load.html", text, HTML_HELP, metavar="FILE"),
+    Flag("shuffle-seed", "step_load.shuffle_seed", seed, "of the choice of prompts (0)", metavar="N"),
+    Flag("json", "step_load.json", output_file, JSON_HELP, aliases=("--output-json",), metavar="FILE"),
+    Flag("plot", "step_load.plot", output_file, PLOT_HELP, metavar="FILE"),
+    Flag("html", "step_load.html", output_file, HTML_HELP, metavar="FILE"),
 )  # fmt: skip

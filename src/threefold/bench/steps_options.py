@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from threefold.bench.load_options import HTML_HELP
 from threefold.flags.flag import Flag
-from threefold.flags.values import human_int, integer, number, text
+from threefold.flags.values import integer, number, output_file, seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ STEPS_FLAGS = (
     Flag("profile-steps", "steps.profile_steps", integer(0),
          "steps more whose kernels are told apart, on a card; 0 = none (10)", metavar="N"),
     Flag("temperature", "steps.temperature", number(0.0), "0 = greedy (0)", metavar="X"),
-    Flag("prompt-seed", "steps.seed", human_int, "of the prompts (0)", metavar="N"),
-    Flag("json", "steps.json", text, "write the result and every step to a file", aliases=("--output-json",),
+    Flag("prompt-seed", "steps.seed", seed, "of the prompts (0)", metavar="N"),
+    Flag("json", "steps.json", output_file, "write the result and every step to a file", aliases=("--output-json",),
          metavar="FILE"),
-    Flag("html", "steps.html", text, HTML_HELP, metavar="FILE"),
+    Flag("html", "steps.html", output_file, HTML_HELP, metavar="FILE"),
 )  # fmt: skip

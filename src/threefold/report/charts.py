@@ -27,7 +27,9 @@ WIDTH_IN = 4.7
 HEIGHT_IN = 2.9
 ROW_IN = 0.3
 """A row of bars."""
-_INK, _GRID = "#010101", "#010102"  # stand for colours of the style sheet; put in once the chart is drawn
+_INK, _GRID, _PANEL = "#010101", "#010102", "#010103"  # stand for the style sheet's; put in once the chart is drawn
+_OVER_THE_GRID = {"facecolor": _PANEL, "edgecolor": "none", "pad": 0.5}
+"""Behind a word that lines would strike through."""
 _SERIES = tuple(f"#0102{place:02x}" for place in range(8))
 _MARKERS = "os^DvP*>"
 _STYLE = {
@@ -137,8 +139,8 @@ def line_chart(
         low, high = axes.get_ylim()
         for level in (one for one in levels if low <= one.at <= high):
             axes.axhline(level.at, color=_INK, linestyle=":", linewidth=1)
-            axes.annotate(level.word, (1, level.at), (-2, 2), xycoords=("axes fraction", "data"), ha="right",
-                          fontsize=9, textcoords="offset points")  # fmt: skip
+            axes.annotate(level.word, (1, level.at), (-2, 6), xycoords=("axes fraction", "data"), ha="right",
+                          fontsize=9, textcoords="offset points", bbox=_OVER_THE_GRID)  # fmt: skip
         axes.grid(visible=True, linewidth=0.5)
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
@@ -241,7 +243,7 @@ def _drawing(described: str, height_in: float) -> Iterator[_Drawing]:
 
 
 _METADATA = ("Creator", "Date", "Format", "Type")
-_COLORS = {_INK: "var(--ink)", _GRID: "var(--grid)"} | {
+_COLORS = {_INK: "var(--ink)", _GRID: "var(--grid)", _PANEL: "var(--panel)"} | {
     color: f"var(--s{place})" for place, color in enumerate(_SERIES)
 }
 

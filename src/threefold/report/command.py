@@ -10,7 +10,7 @@ from threefold.errors import ConfigError
 from threefold.flags.configs import fill, parse_command
 from threefold.flags.flag import Flag
 from threefold.flags.usage import usage
-from threefold.flags.values import switch, text
+from threefold.flags.values import output_file, switch, text
 from threefold.report.build import TITLE, write_report
 from threefold.report.charts import check_charts
 from threefold.report.parts import KNOWN, read_parts
@@ -29,7 +29,8 @@ class ReportOptions:
 
 
 REPORT_FLAGS = (
-    Flag("output", "report.output", text, "the page (default report.html)", aliases=("-o",), metavar="FILE.html"),
+    Flag("output", "report.output", output_file, "the page (default report.html)", aliases=("-o",),
+         metavar="FILE.html"),
     Flag("title", "report.title", text, "its heading", metavar="TEXT"),
     Flag("include-text", "report.include_text", switch,
          "show beginnings of prompts and whole error messages where a file has them; without it no text is shown",

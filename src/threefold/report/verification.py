@@ -12,7 +12,10 @@ from threefold.report.formats import change, count, share
 from threefold.report.markup import Section, badge, charts, figure, joined, listing, paragraph, table
 from threefold.report.parts import Part
 
-_SIGNS = {True: badge("right", "good"), False: badge("wrong", "bad"), None: badge("too small", "open")}
+_SIGNS = {
+    "right": badge("right", "good"), "wrong": badge("wrong", "bad"), "small": badge("too small", "open"),
+    "unclear": badge("may be noise", "open"),
+}  # fmt: skip
 _CLOSE = {True: badge("yes", "good"), False: badge("no", "bad")}
 _COLUMNS = [
     "lever", "users", "requests", "predicted", "measured", "sign", "within 15 points", "tokens/s without it: said",
@@ -24,7 +27,7 @@ def verification_section(parts: Sequence[Part], *, include_text: bool) -> Sectio
     """Every advice that was verified."""
     lead = paragraph(
         "The advisor's prediction and the measurement of the same requests on this machine, lever by lever; bars are "
-        "the spread of the measurement.",
+        "about two standard errors of the measurement each way.",
         "lead",
     )
     return Section("verification", "Predicted against measured", joined([lead, *(_cells(part) for part in parts)]))
@@ -52,7 +55,7 @@ def _figure(load: str, cells: Sequence[Cell], part: Part) -> Markup:
     """One load's cells."""
     places = range(len(cells))
     names = [f"{cell.lever}, {cell.users} users" for cell in cells]
-    lows, highs = ([100 * (cell.measured + sign * cell.spread) for cell in cells] for sign in (-1, 1))
+    lows, highs = ([100 * (cell.measured + sign * (cell.spread or 0.0)) for cell in cells] for sign in (-1, 1))
     spans = [
         Line("predicted", places, [100 * cell.predicted for cell in cells]),
         Line("measured", places, [100 * cell.measured for cell in cells], lows, highs),
@@ -63,8 +66,8 @@ def _figure(load: str, cells: Sequence[Cell], part: Part) -> Markup:
 
 
 def _row(cell: Cell) -> list[str | Markup]:
-    measured = f"{change(cell.measured)} ± {share(cell.spread)}"
+    measured = change(cell.measured) + (f" ± {share(cell.spread)}" if cell.spread is not None else "")
     return [
         cell.lever, str(cell.users), str(cell.num_requests), change(cell.predicted), measured,
-        _SIGNS[cell.is_sign_right], _CLOSE[cell.is_close], count(cell.predicted_rate), count(cell.measured_rate),
+        _SIGNS[cell.sign], _CLOSE[cell.is_close], count(cell.predicted_rate), count(cell.measured_rate),
     ]  # fmt: skip
