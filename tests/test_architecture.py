@@ -61,8 +61,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine.gate": set(),
     "engine.live": {"engine.answer", "engine.outputs", "engine.stream", "engine.wire", "text"},
     "engine.process": {"engine.wire"},
-    "engine.options": {"flags.speculation"},
-    "engine.llm": {"engine.answer", "engine.build", "engine.core", "engine.options", "engine.outputs", "text"},
+    "engine.options": {"flags"},
+    "engine.together": {"engine.answer", "engine.core", "engine.outputs", "text"},
+    "engine.llm": {"engine.build", "engine.options", "engine.together", "text"},
     "engine.build": {"*"},
     "engine.ahead": {"*"},
     "engine.loops_ahead": {"*"},
@@ -85,7 +86,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {"*"},
     "entrypoints": {"*"},
     "__main__": {"cli"},
-    "__init__": {"engine.llm"},
+    "__init__": {"engine.llm", "engine.together"},
 }
 NOBODY_IMPORTS = {"bench", "advise", "quality", "quantize", "report", "cli", "entrypoints"}
 TORCH_ROOMS = (
@@ -119,6 +120,7 @@ COMPILED = (
     "draft.match",
     "draft.order",
     "draft.texts",
+    "draft.outlook",
     "draft.yields",
     "kalman",
 )

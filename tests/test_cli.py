@@ -107,10 +107,16 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[EngineConfig,
 
 
 def test_serve_hands_over_both_configs(served, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["serve", "M", "--port", "9", "--max-num-seqs", "3", "--enforce-eager", "--enforce-eager"]) == 0
+    assert cli.main(["serve", "M", "--port", "9", "--max-num-seqs", "3", "--swap-space", "0", "--swap-space", "0"]) == 0
     engine, server = served[0]
     assert (engine.model.model, engine.scheduler.max_num_seqs, server.port) == ("M", 3, 9)
-    assert capsys.readouterr().err.count("--enforce-eager has no effect here") == 1
+    assert capsys.readouterr().err.count("--swap-space has no effect here") == 1
+
+
+def test_no_graphs_is_an_order(served, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serve", "M", "--enforce-eager"]) == 0
+    assert served[0][0].device.enforce_eager
+    assert capsys.readouterr().err == ""
 
 
 def test_exit_codes_tell_whose_fault_it_was(served, capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,3 +208,28 @@ def test_plan_prints_what_was_asked_and_what_would_hold(
     monkeypatch.setitem(sys.modules, "threefold.engine.build", module)
     assert cli.main(["plan", "M", "--max-num-seqs", "3", "--port", "9"]) == 0
     assert capsys.readouterr().out == "asked: max-num-seqs 3 (command line)\nmax_num_seqs 3: as asked\n"
+
+
+def test_words_that_are_no_text_are_one_line(llm: type[FakeLLM], capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["run", "\udcff hi"], ["plan", "--served-model-name", "\udcff"]):
+        assert cli.main(words) == 2
+        assert "\\udcff" in (said := capsys.readouterr().err)
+        assert said.endswith("is no valid UTF-8 text\n")
+    assert llm.asked == []
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_a_prompt_on_stdin_that_is_no_text_is_one_line(
+    errors: str, llm: type[FakeLLM], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8", errors=errors))
+    assert cli.main(["run", "-"]) == 2
+    assert capsys.readouterr().err == "threefold: error: the prompt on stdin is no valid UTF-8 text\n"
+
+
+def test_a_terminal_that_lacks_signs_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii", write_through=True))
+    monkeypatch.setitem(cli.COMMANDS, "version", lambda words: print("2.0 × as fast") or 0)
+    assert cli.main(["version"]) == 0
+    assert shown.getvalue() == b"2.0 ? as fast\n"

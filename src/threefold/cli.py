@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ USAGE = """    threefold serve [MODEL] [flags]        an OpenAI-compatible serve
     threefold quality [A [B]] --data FILE  how alike two models, or one in two forms, are on a text
     threefold quantize MODEL --scheme S    writes an FP8 or 4-bit checkpoint (-o DIR) and checks what it lost
     threefold report RESULT.json... [flags]  one HTML page from the JSON files that these commands write
-    threefold bench serve|compare|offline|envelope|step-load|steps|control|http [flags]
+    threefold bench serve|compare|offline|envelope|step-load|steps|control|http|dummy [flags]
     threefold version
 
 Exit codes: 0 done; 1 a fault while running; 2 what was typed or configured cannot hold; 130 Ctrl-C.
@@ -49,7 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         The process's exit code.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that lacks a sign gets a question mark in its place
+        sys.stdout.reconfigure(errors="replace")
     try:
+        _check_text(words)
         return _dispatch(words)
     except (OperatorError, CallerError) as error:
         return _fail(error, 2)
@@ -60,6 +64,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away: `threefold run … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _check_text(words: list[str]) -> None:
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"{word!a} is no valid UTF-8 text") from None
 
 
 def _fail(error: ThreefoldError, code: int) -> int:
@@ -123,7 +135,7 @@ def _run(words: list[str]) -> int:
         return 0
     if len(parsed.positionals) != 1:
         raise ConfigError(f'run wants one prompt, in quotes: threefold run "…"; got {len(parsed.positionals)}')
-    prompt = sys.stdin.read() if parsed.positionals[0] == "-" else parsed.positionals[0]
+    prompt = _read_stdin() if parsed.positionals[0] == "-" else parsed.positionals[0]
     if not prompt.strip():
         raise ConfigError("the prompt is empty")
     system = [str(value) for flag, value, _ in parsed.assignments if flag.field == "run.system"][-1:]
@@ -140,6 +152,15 @@ def _run(words: list[str]) -> int:
             sys.stdout.flush()
     sys.stdout.write("\n")
     return 0
+
+
+def _read_stdin() -> str:
+    try:
+        text_ = sys.stdin.read()
+        text_.encode()  # a locale may let through what is no text
+    except UnicodeError:
+        raise ConfigError("the prompt on stdin is no valid UTF-8 text") from None
+    return text_
 
 
 def _bench(words: list[str]) -> int:

@@ -18,6 +18,7 @@ MAX_STOP_STRINGS = 4
 MAX_STOP_CHARS = 256
 MAX_BAD_WORDS = 128
 MAX_LOGIT_BIAS = 1024
+_SEQUENCES = ("stop", "bad_words", "stop_token_ids", "allowed_token_ids")
 
 
 class FinishReason(enum.StrEnum):
@@ -37,9 +38,15 @@ class RequestStatus(enum.IntEnum):
     FINISHED = 2
 
 
-def _require(ok: bool, param: str, message: str) -> None:
+def _require(ok: bool, param: str, message: str, *values: object) -> None:
+    """Raise where it does not hold; only then is the message put together, for this runs with every request."""
     if not ok:
-        raise InvalidRequestError(message, param=param)
+        raise InvalidRequestError(message.format(*values), param=param)
+
+
+def _check_number(name: str, value: float, low: float, high: float) -> None:
+    is_fine = math.isfinite(value) and low <= value <= high
+    _require(is_fine, name, "{} must be between {:g} and {:g}, got {}", name, low, high, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,38 +105,41 @@ class SamplingParams:
     """Most draft tokens a step for this request; 0 = no speculation, None = as the engine decides."""
 
     def __post_init__(self) -> None:
-        _require(1 <= self.n <= MAX_N, "n", f"n must be between 1 and {MAX_N}, got {self.n}")
+        for name in _SEQUENCES:
+            if type(getattr(self, name)) is not tuple:
+                self._settle(name)
+        _require(1 <= self.n <= MAX_N, "n", "n must be between 1 and {}, got {}", MAX_N, self.n)
         if self.max_tokens is not None:
-            _require(self.max_tokens >= 1, "max_tokens", f"max_tokens must be at least 1, got {self.max_tokens}")
+            _require(self.max_tokens >= 1, "max_tokens", "max_tokens must be at least 1, got {}", self.max_tokens)
             _require(
                 self.min_tokens <= self.max_tokens,
                 "min_tokens",
-                f"min_tokens ({self.min_tokens}) must not exceed max_tokens ({self.max_tokens})",
+                "min_tokens ({}) must not exceed max_tokens ({})",
+                self.min_tokens,
+                self.max_tokens,
             )
-        _require(self.min_tokens >= 0, "min_tokens", f"min_tokens must be at least 0, got {self.min_tokens}")
-        self._check_number("temperature", self.temperature, 0.0, 100.0)
-        self._check_number("top_p", self.top_p, 0.0, 1.0)
+        _require(self.min_tokens >= 0, "min_tokens", "min_tokens must be at least 0, got {}", self.min_tokens)
+        _check_number("temperature", self.temperature, 0.0, 100.0)
+        _check_number("top_p", self.top_p, 0.0, 1.0)
         _require(self.top_p > 0, "top_p", "top_p must be greater than 0")
-        _require(self.top_k >= -1, "top_k", f"top_k must be -1, 0 or positive, got {self.top_k}")
-        self._check_number("min_p", self.min_p, 0.0, 1.0)
-        self._check_number("repetition_penalty", self.repetition_penalty, 0.0, 1e6)
+        _require(self.top_k >= -1, "top_k", "top_k must be -1, 0 or positive, got {}", self.top_k)
+        _check_number("min_p", self.min_p, 0.0, 1.0)
+        _check_number("repetition_penalty", self.repetition_penalty, 0.0, 1e6)
         _require(self.repetition_penalty > 0, "repetition_penalty", "repetition_penalty must be greater than 0")
-        self._check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        self._check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _require(len(self.logit_bias) <= MAX_LOGIT_BIAS, "logit_bias", f"at most {MAX_LOGIT_BIAS} biased tokens")
+        _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _require(len(self.logit_bias) <= MAX_LOGIT_BIAS, "logit_bias", "at most {} biased tokens", MAX_LOGIT_BIAS)
         for bias in self.logit_bias.values():
-            self._check_number("logit_bias", bias, -100.0, 100.0)
-        _require(len(self.stop) <= MAX_STOP_STRINGS, "stop", f"at most {MAX_STOP_STRINGS} stop strings")
-        _require(
-            all(0 < len(s) <= MAX_STOP_CHARS for s in self.stop),
-            "stop",
-            f"stop strings have 1 to {MAX_STOP_CHARS} chars",
-        )
-        _require(len(self.bad_words) <= MAX_BAD_WORDS, "bad_words", f"at most {MAX_BAD_WORDS} bad words")
+            _check_number("logit_bias", bias, -100.0, 100.0)
+        _require(len(self.stop) <= MAX_STOP_STRINGS, "stop", "at most {} stop strings", MAX_STOP_STRINGS)
+        for string in self.stop:
+            _require(0 < len(string) <= MAX_STOP_CHARS, "stop", "stop strings have 1 to {} chars", MAX_STOP_CHARS)
+        _require(len(self.bad_words) <= MAX_BAD_WORDS, "bad_words", "at most {} bad words", MAX_BAD_WORDS)
         _require(all(self.bad_words), "bad_words", "bad words must not be empty")
         _require(self.allowed_token_ids != (), "allowed_token_ids", "allowed_token_ids must not be empty")
         for name, value in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
-            _require(value is None or 0 <= value <= MAX_LOGPROBS, name, f"{name} must be between 0 and {MAX_LOGPROBS}")
+            is_fine = value is None or 0 <= value <= MAX_LOGPROBS
+            _require(is_fine, name, "{} must be between 0 and {}", name, MAX_LOGPROBS)
         _require(
             self.seed is None or -(2**63) <= self.seed < 2**63, "seed", "seed must fit into a signed 64-bit integer"
         )
@@ -139,13 +149,11 @@ class SamplingParams:
             "max_tokens must not be negative",
         )
 
-    @staticmethod
-    def _check_number(name: str, value: float, low: float, high: float) -> None:
-        _require(
-            math.isfinite(value) and low <= value <= high,
-            name,
-            f"{name} must be between {low:g} and {high:g}, got {value}",
-        )
+    def _settle(self, name: str) -> None:
+        """A list as the tuple it means, and a single text as one text rather than its letters."""
+        value = getattr(self, name)
+        if value is not None:
+            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
 
     @property
     def is_greedy(self) -> bool:
@@ -168,9 +176,8 @@ class SamplingParams:
         ]
         for name, ids in named:
             for token_id in ids:
-                _require(
-                    0 <= token_id < vocab_size, name, f"token id {token_id} is outside the vocabulary of {vocab_size}"
-                )
+                is_fine = 0 <= token_id < vocab_size
+                _require(is_fine, name, "token id {} is outside the vocabulary of {}", token_id, vocab_size)
 
 
 class Request:

@@ -5,12 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from threefold.bench.commands import COMMANDS
 from threefold.config import EngineConfig, ServerConfig
 from threefold.errors import ConfigError
 from threefold.flags.elsewhere import NOT_BUILT, REFUSALS, SAME_THING
+from threefold.flags.flag import Flag
 from threefold.flags.grammar import FlagSet, parse_words
 from threefold.flags.speculation import KEYS
 from threefold.flags.table import CONFIG_FLAG, ENGINE_FLAGS, GROUPS, SERVER_FLAGS
+from threefold.quality.options import QUALITY_FLAGS
+from threefold.quantize.options import QUANTIZE_FLAGS
 
 ALL_FLAGS = SERVER_FLAGS + ENGINE_FLAGS
 FLAG_SET = FlagSet((*ALL_FLAGS, CONFIG_FLAG))
@@ -118,3 +122,26 @@ def test_refusal_does_not_swallow_what_follows(words: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_words(words, FLAG_SET)
     assert "MODEL" not in str(caught.value)
+
+
+def data_seeds() -> list[Flag]:
+    groups = [group for command in COMMANDS.values() for _, group in command.groups]
+    flags = [flag for group in (*groups, QUALITY_FLAGS, QUANTIZE_FLAGS) for flag in group]
+    return list(
+        {flag.field: flag for flag in flags if flag.name.endswith("seed") and flag.field != "model.seed"}.values()
+    )
+
+
+@pytest.mark.parametrize("flag", data_seeds(), ids=lambda flag: flag.field)
+def test_no_source_of_chance_begins_below_zero(flag) -> None:
+    assert flag.parse("7") == 7
+    for bad in ("-1", "1e3", str(2**63)):
+        with pytest.raises(ValueError, match="whole number"):
+            flag.parse(bad)
+
+
+def test_a_model_s_seed_fits_into_64_bits() -> None:
+    (flag,) = (flag for flag in ALL_FLAGS if flag.name == "seed")
+    assert flag.parse("-1") == -1
+    with pytest.raises(ValueError, match="whole number between"):
+        flag.parse(str(2**63))

@@ -41,7 +41,9 @@ def test_in_a_file_and_over_it(content: str, tmp_path: Path) -> None:
     assert slo(f"--config {path} --slo tpot:9") == {"tpot": 9.0}
 
 
-@pytest.mark.parametrize("term", ["ttft", "ttft:", "ttft:fast", "ttft:0", "ttft:-1", "ttft:nan", "e2el:5", "5", ":5"])
+@pytest.mark.parametrize(
+    "term", ["''", ",", "' '", "ttft", "ttft:", "ttft:fast", "ttft:0", "ttft:-1", "ttft:nan", "e2el:5", "5", ":5"]
+)
 def test_nonsense_says_what_would_work(term: str) -> None:
     with pytest.raises(ConfigError, match=f"--slo {term}: wants ttft:MS or tpot:MS, milliseconds above 0"):
         slo(f"--slo {term}")

@@ -1,3 +1,4 @@
+from threefold.config import ServerConfig
 from threefold.flags.table import GROUPS
 from threefold.flags.usage import usage
 
@@ -24,3 +25,14 @@ def test_search_finds_short_spellings_and_nothing() -> None:
     assert "--tensor-parallel-size" in usage("x", "", GROUPS, "-tp")
     assert "has to do with 'xyzzy'" in usage("x", "", GROUPS, "xyzzy")
     assert usage("x", "", GROUPS, "all") == usage("x", "", GROUPS)
+
+
+def test_defaults_are_those_of_the_configs() -> None:
+    lines = usage("threefold serve", "", GROUPS).splitlines()
+    shown = {line.split()[0]: line for line in lines if line.startswith("  --")}
+    assert shown["--port"].endswith(f"({ServerConfig().port})")
+    assert shown["--gpu-memory-utilization"].endswith("(0.9)")
+    assert shown["--[no-]enable-prefix-caching"].endswith("(on)")
+    assert shown["--[no-]enable-log-requests"].endswith("(off)")
+    assert not shown["--[no-]disable-log-stats"].endswith(")"), "off would be said of the contrary"
+    assert not shown["--uds"].endswith(")")

@@ -82,3 +82,15 @@ def test_keys_from_a_file(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match="cannot read the key file"):
         values.keys(f"@{file}")
+
+
+def test_files_to_write_are_looked_at_before_the_work(tmp_path: Path) -> None:
+    for fine in ("new.json", "there/to/be/made/new.json"):
+        assert values.output_file(str(tmp_path / fine)) == str(tmp_path / fine)
+    assert values.output_file("new.json") == "new.json"
+    assert not list(tmp_path.iterdir()), "nothing is made yet"
+    (tmp_path / "file").write_text("")
+    assert values.output_file(str(tmp_path / "file"))
+    for wrong in (str(tmp_path), str(tmp_path / "file" / "new.json"), ""):
+        with pytest.raises(ValueError, match=r"is a folder|cannot be written|not empty"):
+            values.output_file(wrong)

@@ -90,7 +90,7 @@ def test_empty_file(config_file) -> None:
         ("max-num-seqs: true\n", "got 'true'"),
         ("trust-remote-code: true\n", "serve.yaml: --trust-remote-code: not built"),
         ("pipeline-parallel-size: 2\n", "not built"),
-        ("config: other.yaml\n", "unknown flag --config"),
+        ("config: other.yaml\n", "a file cannot name another one"),
         ("enable-prefix-caching: perhaps\n", "true or false"),
         ("speculative-config: nonsense\n", "one JSON object"),
         ("- a\n- b\n", "got a list"),
@@ -125,3 +125,15 @@ def test_two_files_are_one_too_many(config_file) -> None:
     file = config_file("")
     with pytest.raises(ConfigError, match="given 2 times"):
         parse_command(["--config", file, "--config", file], FLAGS)
+
+
+@pytest.mark.parametrize(("value", "is_on"), [("true", False), ("yes", False), ("false", True), ("off", True)])
+def test_the_contrary_of_a_switch_may_be_denied_too(config_file, value: str, is_on: bool) -> None:
+    file = config_file(f"no-enable-prefix-caching: {value}\n")
+    assert engine_config(parse_command(["--config", file], FLAGS)).cache.enable_prefix_caching is is_on
+
+
+def test_the_contrary_of_a_switch_is_a_switch(config_file) -> None:
+    file = config_file("no-speculation: 5\n")
+    with pytest.raises(ConfigError, match=r"serve.yaml: --no-speculation wants true or false, got '5'"):
+        parse_command(["--config", file], FLAGS)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import re
 
+import httpx
+
 
 async def test_unknown_paths_and_methods_answer_in_openai_form(serve):
     async with serve() as served:
@@ -54,3 +56,23 @@ async def test_cors_is_closed_unless_configured(serve):
         reply = await served.http.options("/v1/models", headers=ask)
         assert reply.status_code == 200
         assert reply.headers["access-control-allow-origin"] == "https://example.org"
+
+
+async def test_a_path_that_is_not_there_says_what_is(serve):
+    async with serve() as served:
+        for path in ("/v1/embeddings", "/chat/completions", "/" + "x" * 5000, "/%ff"):
+            reply = await served.http.post(path, json={})
+            assert reply.status_code == 404
+            message = reply.json()["error"]["message"]
+            assert message.startswith("no such path: '/")
+            assert "/v1/chat/completions" in message
+            assert len(message) < 400
+
+
+def test_head_is_answered_as_get(live):
+    with httpx.Client(base_url=live.url) as http:
+        for path in ("/health", "/ping", "/v1/models", "/"):
+            head, get = http.head(path), http.get(path)
+            assert (head.status_code, head.content) == (200, b"")
+            assert head.headers.get("content-length") == get.headers.get("content-length")
+        assert http.head("/v1/completions").status_code == 405

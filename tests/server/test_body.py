@@ -123,3 +123,16 @@ async def test_a_large_value_is_not_echoed_whole(serve):
         reply = await served.http.post("/v1/completions", json={"prompt": "a", "n": "x" * 100_000})
     assert reply.status_code == 400
     assert len(reply.content) < 600
+
+
+async def test_what_is_no_body_as_it_is_says_what_to_send(serve):
+    async with serve() as served:
+        reply = await served.http.post("/v1/completions", content=b"")
+        assert reply.json()["error"]["message"] == "the body is empty; send a JSON object"
+        reply = await served.http.post("/tokenize", content=b"\x1f\x8b", headers={"content-encoding": "gzip"})
+        assert reply.status_code == 415
+        assert reply.json()["error"]["message"] == "send the body without content-encoding, got 'gzip'"
+        reply = await served.http.post(
+            "/tokenize", content=b'{"prompt": "a"}', headers={"content-encoding": "Identity"}
+        )
+        assert reply.status_code == 200

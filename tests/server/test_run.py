@@ -167,6 +167,10 @@ def test_a_port_in_use_is_refused_before_the_engine_starts(quiet_logging):
     with pytest.raises(ConfigError, match="--chat-template"):
         engine = EngineConfig(model=ModelConfig(chat_template="/nowhere/template.jinja"))
         run_server(engine, ServerConfig(port=0), start_client=start)
+    with pytest.raises(ConfigError, match=r"--chat-template: is no valid Jinja template: line 1: unexpected"):
+        run_server(EngineConfig(model=ModelConfig(chat_template="{{ oh")), ServerConfig(port=0), start_client=start)
+    with pytest.raises(ConfigError, match=r"--uds /nowhere/x.sock: cannot listen there: No such file"):
+        run_server(EngineConfig(), ServerConfig(uds="/nowhere/x.sock"), start_client=start)
 
 
 def test_what_answers_requests_is_imported_once_the_engine_is_on_its_way():

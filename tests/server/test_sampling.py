@@ -82,3 +82,26 @@ def test_biased_tokens_must_be_ids(key):
     with pytest.raises(InvalidRequestError) as caught:
         chat(logit_bias={key: 1})
     assert caught.value.param == "logit_bias"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "says"),
+    [
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "top_logprobs must be between 0 and 20, got 21"),
+        ({"logprobs": True, "top_logprobs": -1}, "top_logprobs", "top_logprobs must be between 0 and 20, got -1"),
+        (
+            {"max_completion_tokens": 0},
+            "max_completion_tokens",
+            "max_completion_tokens must be between 1 and 100, which is what the prompt leaves of the context; got 0",
+        ),
+        ({"max_completion_tokens": 101}, "max_completion_tokens", "got 101"),
+    ],
+)
+def test_a_fault_bears_the_name_that_the_caller_wrote(fields, param, says):
+    with pytest.raises(InvalidRequestError, match=says) as caught:
+        chat(**fields)
+    assert caught.value.param == param
+
+
+def test_a_prompt_that_leaves_no_room_is_what_is_wrong():
+    assert chat(room=0, max_completion_tokens=5).max_tokens == 5, "the engine says so, of the prompt"

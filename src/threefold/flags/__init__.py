@@ -2,6 +2,7 @@
 
 flag.py        what a flag is
 values.py      text to values
+targets.py     latency targets
 table.py       the flags that work here, and the ones accepted without effect
 elsewhere.py   the flags of other engines, refused by name with the reason
 grammar.py     words to assignments

@@ -11,7 +11,6 @@ from threefold.flags.targets import SERVED, targets_of
 from threefold.flags.values import (
     built_choice,
     choice,
-    human_int,
     integer,
     keys,
     none_or,
@@ -35,7 +34,8 @@ _LOAD_FORMATS = (
 )
 
 MODEL_FLAGS = (
-    Flag("model", "model.model", text, "folder, GGUF file or hub id; also given without a flag", metavar="MODEL"),
+    Flag("model", "model.model", text,
+         "folder, GGUF file or hub id; also given without a flag (SmolLM2-135M-Instruct)", metavar="MODEL"),
     Flag("served-model-name", "model.served_model_names", one, "names the API answers to; the first is shown",
          kind="list", metavar="NAME"),
     Flag("tokenizer", "model.tokenizer", text, "folder or tokenizer.json in place of the model's own", metavar="PATH"),
@@ -49,12 +49,16 @@ MODEL_FLAGS = (
                               known=_QUANTIZATIONS, awq_marlin="awq", gptq_marlin="gptq"), "none"),
          "weight quantisation; none = as the checkpoint says, fp8 = that too of a plain one, made while loading",
          aliases=("-q",), metavar="SCHEME"),
+    Flag("quantize-embeddings", "model.quantize_embeddings", choice("auto", "none"),
+         "auto = embedding and output head in 8 bits too where products are quantised, on a card or while loading; "
+         "none = as the checkpoint has them", metavar="WHEN"),
     Flag("load-format", "model.load_format", built_choice("auto", "safetensors", "gguf", "dummy", known=_LOAD_FORMATS),
          "auto, safetensors, gguf, or dummy for seeded random weights", metavar="FORMAT"),
     Flag("max-model-len", "model.max_model_len", none_or(integer(1), "auto", "-1"),
-         "most tokens a request may have, prompt and answer; 32k = 32,000, 32K = 32,768, auto = what fits",
+         "most tokens a request may have, prompt and answer; 32k = 32,000, 32K = 32,768, auto = what fits (auto)",
          metavar="TOKENS"),
-    Flag("seed", "model.seed", human_int, "seed of dummy weights and of requests that bring none", metavar="N"),
+    Flag("seed", "model.seed", integer(-(2**63), 2**63 - 1), "seed of dummy weights and of requests that bring none",
+         metavar="N"),
     Flag("generation-config", "model.generation_config", text,
          "auto = sampling defaults of the model, vllm = those of the API, or a folder", metavar="WHICH"),
     Flag("chat-template", "model.chat_template", text, "Jinja file or text in place of the model's own",
@@ -76,15 +80,17 @@ CACHE_FLAGS = (
 )  # fmt: skip
 
 SCHEDULER_FLAGS = (
-    Flag("max-num-seqs", "scheduler.max_num_seqs", integer(1), "most requests that run at once", metavar="N"),
-    Flag("max-num-batched-tokens", "scheduler.max_num_batched_tokens", integer(1), "most tokens in a step",
-         metavar="TOKENS"),
-    Flag("scheduling-policy", "scheduler.policy", choice("fcfs", "priority"), "fcfs, or priority (smaller first)",
+    Flag("max-num-seqs", "scheduler.max_num_seqs", integer(1),
+         "most requests that run at once (64 on a CPU, 256 on a card)", metavar="N"),
+    Flag("max-num-batched-tokens", "scheduler.max_num_batched_tokens", integer(1),
+         "most tokens in a step (512 on a CPU, 8192 on a card)", metavar="TOKENS"),
+    Flag("scheduling-policy", "scheduler.policy", choice("fcfs", "priority"), "fcfs, or priority: smaller first",
          metavar="POLICY"),
     Flag("long-prefill-token-threshold", "scheduler.long_prefill_token_threshold", integer(0),
          "most tokens of one prompt in a step; 0 = the step's budget alone decides", metavar="TOKENS"),
     Flag("max-num-queued-reqs", "scheduler.max_num_queued_reqs", integer(1),
-         "waiting requests beyond which new ones are refused with 503", metavar="N"),
+         "waiting requests beyond which new ones are refused with 503 (four times max-num-seqs, at least 256)",
+         metavar="N"),
     Flag("enable-chunked-prefill", "",
          only_on("a prompt and an answer are one case here, fed as the step's budget allows"), "always on",
          kind="switch", no_effect="silent"),
@@ -94,7 +100,8 @@ SPECULATION_FLAGS = (
     Flag("speculative-config", "speculation.", text,
          'one JSON object, such as {"method": "ngram", "num_speculative_tokens": 5}; also --speculative-config.KEY',
          kind="json", aliases=("-sc",), metavar="JSON"),
-    Flag("spec-method", "speculation.method", text, "ngram, suffix, draft_model, several with commas, auto or none",
+    Flag("spec-method", "speculation.method", text,
+         "ngram, suffix, draft_model, several with commas, auto or none (ngram)",
          aliases=("--speculative-method",), metavar="METHOD"),
     Flag("spec-model", "speculation.model", text, "folder, GGUF file or hub id of the draft model",
          aliases=("--speculative-model",), metavar="MODEL"),
@@ -104,22 +111,22 @@ SPECULATION_FLAGS = (
          metavar="N"),
     Flag("ngram-prompt-lookup-min", "speculation.prompt_lookup_min", integer(1), "shortest n-gram that drafts",
          metavar="N"),
-    Flag("speculation", "speculation.is_on", switch, "--no-speculation turns every drafter off", kind="switch"),
+    Flag("speculation", "speculation.is_on", switch, "--no-speculation turns every drafter off (on)", kind="switch"),
 )  # fmt: skip
 
 DEVICE_FLAGS = (
     Flag("device", "device.device", choice("auto", "cpu", "cuda"), "auto, cpu or cuda", metavar="DEVICE"),
-    Flag("num-threads", "device.num_threads", integer(1), "CPU threads; default: all cores of this process",
+    Flag("num-threads", "device.num_threads", integer(1), "CPU threads (all cores of this process)",
          metavar="N"),
-    Flag("tensor-parallel-size", "parallel.tensor_parallel_size", integer(1), "cards that one model is spread over",
-         aliases=("-tp",), metavar="N"),
+    Flag("enforce-eager", "device.enforce_eager", switch,
+         "capture no graphs on a card: slower; saves their memory and the seconds of capturing", kind="switch"),
+    Flag("tensor-parallel-size", "parallel.tensor_parallel_size", integer(1),
+         "cards that one model is spread over; only 1 is built so far", aliases=("-tp",), metavar="N"),
 )  # fmt: skip
 
 NO_EFFECT_FLAGS = (
     Flag("async-scheduling", "", switch, "overlap planning with the forward pass", kind="switch",
          no_effect="the loop decides by itself; there is nothing to switch"),
-    Flag("enforce-eager", "", switch, "do not capture graphs", kind="switch",
-         no_effect="no graph is captured yet, on any device"),
     Flag("enable-request-id-headers", "", switch, "send X-Request-Id", kind="switch", no_effect="always on"),
     Flag("disable-uvicorn-access-log", "", switch, "no access log", kind="switch",
          no_effect="there is no access log; --enable-log-requests gives one line a request"),
@@ -152,7 +159,7 @@ SERVER_FLAGS = (
     Flag("stream-interval", "server.stream_interval", integer(1), "tokens gathered before a stream's next chunk",
          metavar="TOKENS"),
     Flag("sse-keep-alive-interval", "server.sse_keep_alive_interval_s", number(0),
-         "seconds of silence after which a stream gets a comment, for proxies; 0 = never (15)", metavar="SECONDS"),
+         "seconds of silence after which a stream gets a comment, for proxies; 0 = never", metavar="SECONDS"),
     Flag("enable-log-requests", "server.enable_log_requests", switch, "one log line a request, never its text",
          kind="switch"),
     Flag("log-format", "server.log_format", choice("text", "json"), "text or json", metavar="FORMAT"),
@@ -171,7 +178,7 @@ SERVER_FLAGS = (
     Flag("record", "server.record", text, "append a line for every answer to a file that profile and advise read",
          metavar="FILE"),
     Flag("record-content", "server.record_content", choice("text", "hashes", "none"),
-         "of prompts and answers, record text (as token ids), hashes that tell what repeats (default), or none",
+         "of prompts and answers, record text (as token ids), hashes that tell what repeats, or none",
          metavar="WHAT"),
     Flag("disable-fastapi-docs", "server.enable_docs", opposite, "do not serve /docs and /openapi.json", kind="switch"),
 )  # fmt: skip

@@ -21,7 +21,8 @@ def targets_of(names: Mapping[str, str]) -> Callable[[str], Targets]:
     """
 
     def parse(word: str) -> Targets:
-        return tuple(_one(term.strip(), names) for term in word.split(",") if term.strip())
+        found = tuple(_one(term.strip(), names) for term in word.split(",") if term.strip())
+        return found or (_one(word, names),)  # nothing is no target either
 
     return parse
 
@@ -47,5 +48,5 @@ def _one(term: str, names: Mapping[str, str]) -> tuple[str, float]:
         limit_ms = 0.0
     if name.strip() not in names or not 0 < limit_ms < 1e9:
         *others, last = [f"{known}:MS" for known in dict.fromkeys(names.values())]
-        raise ValueError(f"{term}: wants {', '.join(others)} or {last}, milliseconds above 0")
+        raise ValueError(f"{term.strip() or repr(term)}: wants {', '.join(others)} or {last}, milliseconds above 0")
     return names[name.strip()], limit_ms

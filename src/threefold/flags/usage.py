@@ -1,14 +1,21 @@
-"""`--help` and `--help=WORD` as plain text, from the tables. Prints nothing itself."""
+"""`--help` and `--help=WORD` as plain text, from the tables; defaults in brackets. Prints nothing itself."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import fields
 
+from threefold.config import EngineConfig, ServerConfig
 from threefold.flags.elsewhere import REFUSALS
 from threefold.flags.flag import Flag
+from threefold.flags.values import switch
 
 Group = tuple[str, Sequence[Flag]]
+_SECTIONS = {"server": ServerConfig(), **{one.name: getattr(EngineConfig(), one.name) for one in fields(EngineConfig)}}
+_DEFAULTS = {
+    f"{name}.{one.name}": getattr(config, one.name) for name, config in _SECTIONS.items() for one in fields(config)
+}
 _INDENT = 40
 _WIDTH = 118
 
@@ -42,8 +49,18 @@ def _describe(flag: Flag) -> list[str]:
     left = ", ".join([*short, names]) + (f" {flag.metavar}" if flag.metavar else "")
     if flag.kind == "list":
         left += " ..."
-    help_text = f"{flag.help} ({flag.no_effect})" if flag.no_effect not in ("", "silent") else flag.help
-    return [_row(left, help_text)]
+    remark = flag.no_effect if flag.no_effect not in ("", "silent") else _default(flag)
+    return [_row(left, f"{flag.help} ({remark})" if remark else flag.help)]
+
+
+def _default(flag: Flag) -> str:
+    """What holds where the flag is left out; "" where that depends, or the help says it."""
+    value = _DEFAULTS.get(flag.field)
+    if flag.kind == "switch":
+        return {True: "on", False: "off"}[value] if flag.parse is switch and isinstance(value, bool) else ""
+    if flag.kind != "value" or value is None:
+        return ""
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _row(left: str, right: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,17 @@ def text(value: str) -> str:
     """Any text but the empty one."""
     if not value:
         raise ValueError("wants a text that is not empty")
+    return value
+
+
+def output_file(value: str) -> str:
+    """A file to write to when the work is done: what cannot be written is said before it."""
+    path = Path(text(value))
+    if path.is_dir():
+        raise ValueError(f"wants a file, and {value} is a folder")
+    nearest = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if not os.access(nearest, os.W_OK) or (nearest != path and not nearest.is_dir()):
+        raise ValueError(f"{value}: cannot be written, as {nearest} is not to be written to")
     return value
 
 
@@ -71,6 +83,11 @@ def integer(low: int | None = None, high: int | None = None) -> Callable[[str], 
         return number_
 
     return parse
+
+
+def seed(value: str) -> int:
+    """What a source of chance begins with; no kind of source takes a negative one, or one of more than 64 bits."""
+    return integer(0, 2**63 - 1)(value)
 
 
 def number(low: float, high: float = float("inf"), *, is_low_open: bool = False) -> Callable[[str], float]:

@@ -17,6 +17,7 @@ import yaml
 from threefold.errors import ConfigError
 from threefold.flags.flag import Flag, Parsed
 from threefold.flags.grammar import FlagSet, assign, convert, convert_list, refuse
+from threefold.flags.values import switch
 
 
 def read_config_file(path: Path, flags: FlagSet, parsed: Parsed) -> None:
@@ -57,9 +58,11 @@ def _read_key(spelling: str, value: object, file: str, flags: FlagSet, parsed: P
     if flag is not None and flag.field != "config":
         assign(flag, _value(flag, value, where), file, parsed)
         return
+    if flag is not None:
+        raise ConfigError(f"{where}a file cannot name another one with config; write its lines here")
     negated = flags.find_negated(spelling)
-    if negated is not None and value is True:
-        assign(negated, convert(negated, "false", where), file, parsed)
+    if negated is not None:
+        assign(negated, convert(negated, str(not _switch(spelling, value, where)), where), file, parsed)
         return
     found = flags.refusal(spelling)
     if found is None:
@@ -76,6 +79,13 @@ def _value(flag: Flag, value: object, where: str) -> object:
     if isinstance(value, dict | list):
         raise ConfigError(f"{where}--{flag.name} takes one value: {flag.help}")
     return convert(flag, _text(value), where)
+
+
+def _switch(spelling: str, value: object, where: str) -> bool:
+    try:
+        return switch(_text(value))
+    except ValueError as error:
+        raise ConfigError(f"{where}{spelling} {error}") from None
 
 
 def _text(value: object) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from threefold.flags.flag import Flag
 from threefold.flags.table import DEVICE_FLAGS, MODEL_FLAGS
 from threefold.flags.usage import Group
-from threefold.flags.values import choice, human_int, integer, switch, text
+from threefold.flags.values import choice, integer, seed, switch, text
 
 SCHEMES = ("fp8", "awq")
 DEFAULT_CALIBRATION_TOKENS = 65536
@@ -53,7 +53,7 @@ QUANTIZE_FLAGS = (
          kind="switch"),
     Flag("check-tokens", "quantize.check_tokens", integer(64), f"tokens of that text ({DEFAULT_CHECK_TOKENS:,})",
          metavar="N"),
-    Flag("data-seed", "quantize.seed", human_int, "of the texts picked (0)", metavar="N"),
+    Flag("data-seed", "quantize.seed", seed, "of the texts picked (0)", metavar="N"),
 )  # fmt: skip
 MODEL_AND_DEVICE = tuple(flag for flag in MODEL_FLAGS if flag.name in ("model", "revision")) + DEVICE_FLAGS
 QUANTIZE_GROUPS: tuple[Group, ...] = (("Quantisation", QUANTIZE_FLAGS), ("Model and device", MODEL_AND_DEVICE))

@@ -30,6 +30,8 @@ from threefold.server.recording import NoRecorder, Recorder
 from threefold.server.state import ServerState, state_of
 from threefold.server.template import TemplateRenderer
 
+MAX_PATH_CHARS = 100
+"""Of a path that is not there, shown in the answer."""
 _TITLE = "Threefold"
 _logger = logging.getLogger(__name__)
 
@@ -116,17 +118,21 @@ def _describer(app: FastAPI) -> Callable[[], dict[str, Any]]:
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
-    reply = reply_to(_translated(error), state_of(request).config.overload_status)
+    reply = reply_to(_translated(error, request.scope["path"]), state_of(request).config.overload_status)
     response = Response(reply.body, reply.status, media_type="application/json")
     response.raw_headers += reply.headers
     return response
 
 
-def _translated(error: Exception) -> Exception:
+def _translated(error: Exception, path: str) -> Exception:
     """The web framework's own errors as ours."""
     if isinstance(error, HTTPException):
         if error.status_code == 404:
-            return NotFoundError("no such path; the API begins at /v1", code="not_found")
+            return NotFoundError(
+                f"no such path: {path!r:.{MAX_PATH_CHARS}}; there are /v1/chat/completions, /v1/completions, "
+                "/v1/models, /tokenize and /detokenize",
+                code="not_found",
+            )
         if error.status_code == 405:
             return MethodError("this path does not take this method")
         return InvalidRequestError("the request cannot be read")

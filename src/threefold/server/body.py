@@ -39,12 +39,15 @@ async def read_object(request: Request, max_body_bytes: int) -> dict[str, Any]:
     """Read the body as one JSON object.
 
     Raises:
-        UnsupportedMediaTypeError: the content type is not JSON.
+        UnsupportedMediaTypeError: the content type is not JSON, or the body is packed.
         RequestTooLargeError: more than max_body_bytes, noticed while reading.
         InvalidRequestError: not JSON, nested too deeply, or no object.
     """
     _check_content_type(request.headers.get("content-type", "application/json"))
+    _check_encoding(request.headers.get("content-encoding", "identity"))
     body = await _read_bytes(request, max_body_bytes)
+    if not body:
+        raise InvalidRequestError("the body is empty; send a JSON object")
     try:
         value = msgspec.json.decode(body)
     except RecursionError:
@@ -79,6 +82,11 @@ def _check_content_type(content_type: str) -> None:
     kind = content_type.split(";", 1)[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise UnsupportedMediaTypeError("send the body as application/json")
+
+
+def _check_encoding(encoding: str) -> None:
+    if encoding.strip().lower() not in ("identity", ""):
+        raise UnsupportedMediaTypeError(f"send the body without content-encoding, got {encoding!r:.{MAX_VALUE_CHARS}}")
 
 
 async def _read_bytes(request: Request, max_body_bytes: int) -> bytes:

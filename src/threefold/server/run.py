@@ -22,7 +22,7 @@ from threefold.errors import ConfigError
 from threefold.server.call import Client
 from threefold.server.engine_start import start_engine
 from threefold.server.http_protocol import bounded_protocol
-from threefold.server.listen import bind_socket, url_of
+from threefold.server.listen import bind_socket, check_tls, url_of
 from threefold.server.log_setup import set_up_logging
 from threefold.server.recording import FileRecorder, NoRecorder, Recorder
 from threefold.server.stats_log import log_stats
@@ -65,7 +65,7 @@ def run_server(
         OperatorError: the server cannot start; the message is one line.
     """
     set_up_logging(server_config.log_format, server_config.log_level)
-    _check_files(server_config)
+    check_tls(server_config)
     template = _template_text(engine_config.model.chat_template)
     recorder = _recorder(server_config)
     listener = bind_socket(server_config)
@@ -196,20 +196,21 @@ def _uvicorn_config(app: Callable[..., object], config: ServerConfig) -> uvicorn
     )
 
 
-def _check_files(config: ServerConfig) -> None:
-    for flag, path in (("--ssl-keyfile", config.ssl_keyfile), ("--ssl-certfile", config.ssl_certfile)):
-        if path is not None and not Path(path).is_file():
-            raise ConfigError(f"{flag} {path}: no such file")
-
-
 def _template_text(asked: str | None) -> str | None:
     """The chat template's text, where a file or the text itself was given."""
-    if asked is None or "{%" in asked or "{{" in asked:
-        return asked
+    if asked is None:
+        return None
+    is_text = "{%" in asked or "{{" in asked
     try:
-        return Path(asked).read_text(encoding="utf-8")
+        text = asked if is_text else Path(asked).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--chat-template {asked}: cannot be read as a text file") from error
+    from threefold.text.template_worker import syntax_fault
+
+    fault = syntax_fault(text)
+    if fault is not None:
+        raise ConfigError(f"--chat-template{'' if is_text else ' ' + asked}: is no valid Jinja template: {fault}")
+    return text
 
 
 def _announce(state: ServerState, url: str) -> None:

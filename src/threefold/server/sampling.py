@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from threefold.errors import InvalidRequestError
-from threefold.request import SamplingParams
+from threefold.errors import ContextLengthError, InvalidRequestError
+from threefold.request import MAX_LOGPROBS, SamplingParams
 from threefold.server.schema import ChatCompletionRequest, CompletionRequest, GenerationRequest
 
 DEFAULT_COMPLETION_TOKENS = 16
@@ -37,8 +37,11 @@ def chat_sampling(wish: ChatCompletionRequest, defaults: Mapping[str, Any], room
     """
     if wish.top_logprobs and not wish.logprobs:
         raise InvalidRequestError("top_logprobs needs logprobs: true", param="top_logprobs")
-    if wish.top_logprobs is not None and wish.top_logprobs < 0:
-        raise InvalidRequestError("top_logprobs must not be negative", param="top_logprobs")
+    if wish.top_logprobs is not None and not 0 <= wish.top_logprobs <= MAX_LOGPROBS:
+        raise InvalidRequestError(
+            f"top_logprobs must be between 0 and {MAX_LOGPROBS}, got {wish.top_logprobs}", param="top_logprobs"
+        )
+    _check_completion_tokens(wish.max_completion_tokens, room_tokens)
     asked = wish.max_tokens if wish.max_completion_tokens is None else wish.max_completion_tokens
     limit = int(defaults.get("max_tokens") or 0) or None
     return _sampling(
@@ -47,6 +50,18 @@ def chat_sampling(wish: ChatCompletionRequest, defaults: Mapping[str, Any], room
         max_tokens=asked if asked is not None else (limit and min(limit, max(room_tokens, 1))),
         logprobs=(wish.top_logprobs or 0) if wish.logprobs else None,
         prompt_logprobs=wish.prompt_logprobs,
+    )
+
+
+def _check_completion_tokens(asked: int | None, room_tokens: int) -> None:
+    """Under its own name; of a prompt that leaves no room, the prompt is what is wrong."""
+    if asked is None or room_tokens < 1 or 1 <= asked <= room_tokens:
+        return
+    kind = InvalidRequestError if asked < 1 else ContextLengthError
+    raise kind(
+        f"max_completion_tokens must be between 1 and {room_tokens}, which is what the prompt leaves of the context; "
+        f"got {asked}",
+        param="max_completion_tokens",
     )
 
 

@@ -60,6 +60,15 @@ def environment() -> ImmutableSandboxedEnvironment:
     return env
 
 
+def syntax_fault(source: str) -> str | None:
+    """Why a text is no template, None where it is one; nothing of it is run."""
+    try:
+        environment().parse(source)
+    except jinja2.TemplateSyntaxError as error:
+        return f"line {error.lineno}: {error.message}"
+    return None
+
+
 class Template:
     """A compiled template and the names it reads.
 
