@@ -62,6 +62,17 @@ def test_tokens_are_those_of_the_torch_body(vocab, spread, top_k, top_p, min_p, 
     assert all(token in tokens for token, tokens in zip(got, allowed, strict=True)), (got, allowed)
 
 
+def test_top_p_is_a_share_of_all_that_min_p_keeps():
+    """A flat row: many tokens weigh less than top_p alone would need, and more than min_p asks."""
+    logits = torch.randn(1, 255, generator=torch.Generator().manual_seed(3)).repeat(16, 1)
+    temperature, uniforms = np.ones(16, dtype=np.float32), np.linspace(0.03, 0.97, 16)
+    for top_p in (0.5, 0.9):
+        chosen = filters(16, top_p=top_p, min_p=0.01)
+        allowed = possible(logits, temperature, chosen, uniforms)
+        got = drawn(logits, temperature, chosen, uniforms)
+        assert all(token in tokens for token, tokens in zip(got, allowed, strict=True)), (got, allowed)
+
+
 def test_the_ends_of_the_unit_interval_stay_inside():
     logits = torch.tensor([[0.0, 0.25, 0.0, 0.75, 0.0]]).log().repeat(2, 1)
     ends = np.array([0.0, 1.0 - 2.0**-53])

@@ -3,9 +3,9 @@
     _summarise   pieces of rows: largest logit, mass, and the largest of every 128 logits; reads each logit once
     _draw        a program a row: bound ─► candidates ─► top_k's floor ─► top_p's floor ─► inverse CDF in id order
 
-What min_p and top_k (or else top_p) certainly do not need is left behind by a bound that the summary gives, most of it
-without being read again; the rest, mostly a few hundred tokens, is copied side by side, in id order. Where it is too
-much, the row itself is searched.
+What min_p and top_k (with neither, top_p) certainly do not need is left behind by a bound that the summary gives, most
+of it without being read again; the rest, mostly a few hundred tokens, is copied side by side, in id order. Where it is
+too much, the row itself is searched.
 Floors are found on float bits, two at a time from the highest on: how many tokens, or how much mass, reach each of four
 values. A row without filters is never read again but for the one piece that the draw falls into.
 
@@ -204,7 +204,9 @@ def _lower_bound(
     if top_k > 0:  # k groups hold a logit that large, so the k-th largest of all is no smaller
         by_k = _search(group_peaks_ptr, GROUPS, _LOWEST_KEY, largest, scale, top_k, False, _BOUND_PASSES, SEARCH)
         bound = tl.maximum(bound, by_k)
-    elif top_p < 1.0:  # tokens below this have less than 1 - top_p together (half of it, for rounding)
+    elif (top_p < 1.0) & (floor <= _LOWEST_KEY):
+        # Tokens below this have less than 1 - top_p together (half of it, for rounding). Where min_p narrows, top_p's
+        # share is of what min_p keeps, and all of that has to be at hand.
         spared = 0.5 * (1.0 - top_p) * total.to(tl.float32) / VOCAB
         bound = tl.maximum(bound, order_key(largest + tl.log2(spared) / scale))
     return bound
