@@ -115,6 +115,29 @@ def test_blocks_as_transformers_writes_them(plain: Tensors, save_folder: Save) -
     check_products(loaded(checkpoint), meant)
 
 
+def test_rows_as_transformers_writes_them_for_fbgemm(
+    plain: Tensors, save_folder: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rounding itself is a kernel for cards; names, shapes and the section are the library's."""
+    from transformers import FbgemmFp8Config
+    from transformers.integrations import fbgemm_fp8
+
+    def by_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        values, scales = by_blocks(weight, 1, weight.shape[1])
+        return values, scales.view(-1)
+
+    monkeypatch.setattr(fbgemm_fp8, "quantize_fp8_per_row", by_rows, raising=False)
+    section = FbgemmFp8Config(modules_to_not_convert=["lm_head"])
+    writer = fbgemm_fp8.FbgemmFp8Quantize(SimpleNamespace(quantization_config=section))
+    model = SimpleNamespace(get_submodule=lambda name: None)  # asked only whether it is one of experts
+    stored = dict(plain)
+    for name in [name for name in plain if PRODUCT.fullmatch(name)]:
+        stored |= {key: made.detach() for key, made in writer.convert({name: [plain[name]]}, model).items()}
+    checkpoint = open_checkpoint(save_folder(stored, quantization_config=section.to_dict()))
+
+    check_products(loaded(checkpoint), quantised(plain, "weight_scale", None)[1])
+
+
 def test_fixed_input_scales_come_with_the_weights(plain: Tensors, save_folder: Save) -> None:
     stored, meant = quantised(plain, "weight_scale", (0, 0))
     stored |= {name.replace("weight", "input_scale"): torch.tensor(0.1) for name in plain if PRODUCT.fullmatch(name)}
