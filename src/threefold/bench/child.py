@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import tempfile
@@ -28,7 +29,7 @@ def child_server(command: Sequence[str], timeout_s: float = 600.0) -> Iterator[s
     Raises:
         EngineDeadError: it ended before it was ready, with its last line, or was not ready in time.
     """
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+    with tempfile.TemporaryFile() as output:
         # A session of its own: Ctrl-C is for the load, which then ends the server.
         process = subprocess.Popen(  # noqa: S603 our own command
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
@@ -39,12 +40,17 @@ def child_server(command: Sequence[str], timeout_s: float = 600.0) -> Iterator[s
             _end(process)
 
 
-def _await_ready(process: subprocess.Popen[bytes], output: IO[str], timeout_s: float) -> str:
+def _so_far(output: IO[bytes]) -> str:
+    """What was written, read without moving the place where the child writes next: both share it."""
+    size = os.fstat(output.fileno()).st_size
+    return os.pread(output.fileno(), size, 0).decode("utf-8", "replace")
+
+
+def _await_ready(process: subprocess.Popen[bytes], output: IO[bytes], timeout_s: float) -> str:
     deadline = time.monotonic() + timeout_s
     while True:
         code = process.poll()
-        output.seek(0)
-        said = output.read()
+        said = _so_far(output)
         found = _READY.search(said)
         if found is not None:
             return found[1]
