@@ -14,6 +14,7 @@ from threefold.draft.draft_behind import BehindDraftModel
 from threefold.draft.policy import FixedDrafts, NoDrafts
 from threefold.engine.core import EngineCore
 from threefold.layers.attention import allocate_kv
+from threefold.layers.batch import Batch
 from threefold.models.decoder import Decoder
 from threefold.models.shapes import expected_shapes
 from threefold.models.spec import ModelSpec
@@ -167,6 +168,28 @@ def card_decoder():
 
 def _spread(name, shape):
     return 1.0 if "embed" in name else 2 / math.sqrt(shape[1])
+
+
+@pytest.fixture
+def whole_prompt():
+    """One row's prompt of so many tokens, in blocks of 16 one behind another."""
+    card = torch.device("cuda")
+
+    def make(num_tokens):
+        place = torch.arange(num_tokens, device=card)
+        return Batch(
+            token_ids=place % 1000,
+            positions=place,
+            slots=place,
+            row_starts=torch.tensor([0, num_tokens], dtype=torch.int32, device=card),
+            context_lens=torch.tensor([num_tokens], dtype=torch.int32, device=card),
+            block_tables=torch.arange(16, dtype=torch.int32, device=card)[None],
+            logit_tokens=place,
+            max_new=num_tokens,
+            max_context=num_tokens,
+        )
+
+    return make
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -161,7 +162,9 @@ def test_a_graph_gives_what_eager_gives() -> None:
 
 
 @pytest.mark.parametrize("num_tokens", [3, 200])
-def test_a_model_quantised_while_loading_stays_near_itself(num_tokens: int) -> None:
+def test_a_model_quantised_while_loading_stays_near_itself(
+    num_tokens: int, whole_prompt: Callable[[int], Batch]
+) -> None:
     spec = ModelSpec("tiny", 1024, 512, 4, 8, 4, 64, 1024, 512)
     quantised = replace(spec, quantization=MADE_HERE["fp8"])
     dice = torch.Generator().manual_seed(3)
@@ -183,19 +186,3 @@ def test_a_model_quantised_while_loading_stays_near_itself(num_tokens: int) -> N
     assert 0.001 < relative(logits[1], logits[0]) < 0.05
     saved = kept_bytes(spec, torch.bfloat16, CARD) - kept_bytes(quantised, torch.bfloat16, CARD)
     assert num_bytes[0] - num_bytes[1] == pytest.approx(saved, rel=0.05)
-
-
-def whole_prompt(num_tokens: int) -> Batch:
-    """One row's prompt, its tokens in blocks of 16 one behind another."""
-    place = torch.arange(num_tokens, device=CARD)
-    return Batch(
-        token_ids=place % 1000,
-        positions=place,
-        slots=place,
-        row_starts=torch.tensor([0, num_tokens], dtype=torch.int32, device=CARD),
-        context_lens=torch.tensor([num_tokens], dtype=torch.int32, device=CARD),
-        block_tables=torch.arange(16, dtype=torch.int32, device=CARD)[None],
-        logit_tokens=place,
-        max_new=num_tokens,
-        max_context=num_tokens,
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -80,7 +81,7 @@ def test_a_graph_gives_what_eager_gives(num_tokens: int) -> None:
 
 
 @pytest.mark.parametrize("is_tied", [False, True])
-def test_a_model_with_int8_tables(is_tied: bool) -> None:
+def test_a_model_with_int8_tables(is_tied: bool, whole_prompt: Callable[[int], Batch]) -> None:
     spec = ModelSpec("tiny", 4096, 512, 2, 8, 4, 64, 1024, 512, has_tied_head=is_tied)
     dice = torch.Generator().manual_seed(3)
     weights = {
@@ -101,19 +102,3 @@ def test_a_model_with_int8_tables(is_tied: bool) -> None:
     assert 0.001 < relative(logits[1], logits[0]) < 0.03  # rows rounded on both ends
     saved = kept_bytes(plain_tables, torch.bfloat16, CARD) - kept_bytes(quantised, torch.bfloat16, CARD)
     assert num_bytes[0] - num_bytes[1] == pytest.approx(saved, rel=0.02)
-
-
-def whole_prompt(num_tokens: int) -> Batch:
-    """One row's prompt, its tokens in blocks of 16 one behind another."""
-    place = torch.arange(num_tokens, device=CARD)
-    return Batch(
-        token_ids=place % 1000,
-        positions=place,
-        slots=place,
-        row_starts=torch.tensor([0, num_tokens], dtype=torch.int32, device=CARD),
-        context_lens=torch.tensor([num_tokens], dtype=torch.int32, device=CARD),
-        block_tables=torch.arange(16, dtype=torch.int32, device=CARD)[None],
-        logit_tokens=place,
-        max_new=num_tokens,
-        max_context=num_tokens,
-    )
