@@ -212,3 +212,18 @@ def test_a_step_of_the_same_shape_reads_what_its_own_replay_left(graphs, rows, n
         assert forward.run(arrays, num_wanted).likely.tokens.tolist() == expected
         for new in news:
             rows.drop(new.request_id)
+
+
+@pytest.mark.parametrize(("sizes", "num_met"), [((), 3), ((1, 2, 4), 4), ((1, 2), 3)])
+def test_a_step_without_a_graph_wants_a_number_of_logits_that_was_met_at_start(graphs, step, sizes, num_met):
+    """A product of a size that is new loads its kernel, and CUDA waits for all work that is under way."""
+    *_, device_rows = graphs
+    model = CountingModel()
+    met = []
+    model.logits = lambda hidden, logits=model.logits: met.append(len(hidden)) or logits(hidden)
+    staging = Staging(64, 4, CPU)
+    arrays = step(5, 1, 7)
+    found = StagedForward(ModelRunner(model, []), staging, device_rows, sizes).run(arrays, 3)
+    assert met == [num_met]
+    assert found.logits.argmax(-1).tolist() == [6, 2, 8]
+    assert found.keep_rows.tolist() == arrays.keep_rows.tolist()

@@ -6,6 +6,8 @@ third, captured graphs, stands in graphs.py. Knows nothing about plans, sampling
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -108,23 +110,38 @@ class HostForward:
 
 
 class StagedForward:
-    """Runs steps on a card as they are, one kernel after another: prompt chunks, and what no graph holds."""
+    """Runs steps on a card as they are, one kernel after another: prompt chunks, and what no graph holds.
 
-    def __init__(self, runner: ModelRunner, staging: Staging, device_rows: DeviceRows) -> None:
+    Args:
+        runner: the model.
+        staging: where steps are written.
+        device_rows: what the device keeps of each row.
+        logit_sizes: numbers of logits, ascending, that have been met before any request is: a step's are padded up to
+            the next. The first product of a new size loads its kernel, for which CUDA waits until the device is idle.
+    """
+
+    def __init__(
+        self, runner: ModelRunner, staging: Staging, device_rows: DeviceRows, logit_sizes: Sequence[int] = ()
+    ) -> None:
         self._runner = runner
         self._staging = staging
         self._device_rows = device_rows
+        self._logit_sizes = logit_sizes
 
     @torch.inference_mode()
     def run(self, arrays: StepArrays, num_wanted: int) -> Pass:
         """Launch a pass."""
-        shape = StagedShape(len(arrays.token_ids), len(arrays.row_ids), len(arrays.logit_tokens))
+        num_logits = len(arrays.logit_tokens)
+        padded = next_size(num_logits, self._logit_sizes) if num_wanted == num_logits else num_logits
+        shape = StagedShape(len(arrays.token_ids), len(arrays.row_ids), padded)
         self._staging.put(arrays, shape, self._device_rows.grow)
         views = self._staging.views(shape)
         batch, keep_rows = staged_batch(views, self._device_rows, arrays.max_new, arrays.max_context)
         hidden = self._runner.forward(batch)
-        logits = self._runner.logits(hidden[:num_wanted]) if num_wanted else None
-        return Pass(hidden, logits, keep_rows[:num_wanted])
+        if not num_wanted:
+            return Pass(hidden, None, keep_rows[:0])
+        logits = self._runner.logits(hidden if padded > num_logits else hidden[:num_wanted])
+        return Pass(hidden, logits[:num_wanted], keep_rows[:num_wanted])
 
 
 def staged_batch(
@@ -147,6 +164,12 @@ def staged_batch(
         max_context=max_context,
     )
     return batch, longs.keep_rows
+
+
+def next_size(num: int, sizes: Sequence[int]) -> int:
+    """The first of these sizes, ascending, that so many fit into; none does = so many."""
+    place = bisect_left(sizes, num)
+    return sizes[place] if num and place < len(sizes) else num
 
 
 def _int32(array: npt.NDArray[np.int64]) -> torch.Tensor:

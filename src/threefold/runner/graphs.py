@@ -15,7 +15,6 @@ Knows nothing about plans or requests.
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -23,7 +22,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from threefold.kernels.argmax import note_most_likely
-from threefold.runner.forward import DeviceRows, Forward, Pass, staged_batch
+from threefold.runner.forward import DeviceRows, Forward, Pass, next_size, staged_batch
 from threefold.runner.inputs import StepArrays
 from threefold.runner.readback import Mark
 from threefold.runner.runner import ModelRunner
@@ -257,9 +256,9 @@ class GraphForward:
         """The graph that would fit a step."""
         num_tokens, most_drafted = len(arrays.token_ids), 1 + self._limits.max_draft
         if arrays.max_new > most_drafted:
-            size = _padded(num_tokens, self._prompt_sizes)
+            size = next_size(num_tokens, self._prompt_sizes)
             return _Key(size, size, has_prompts=True)
-        return _Key(_padded(num_tokens, self._sizes), most_drafted if arrays.max_new > 1 else arrays.max_new)
+        return _Key(next_size(num_tokens, self._sizes), most_drafted if arrays.max_new > 1 else arrays.max_new)
 
     def _shape(self, key: _Key) -> StagedShape:
         num_rows = min(key.num_tokens, self._limits.max_rows)
@@ -275,8 +274,3 @@ class GraphForward:
         logits = self._runner.logits(hidden, self._logits[: shape.num_logits])
         likely = Likely(*note_most_likely(logits, keep_rows, self._device_rows.tokens))
         self._left[key] = _Left(keep_rows, likely)
-
-
-def _padded(num_tokens: int, sizes: list[int]) -> int:
-    place = bisect_left(sizes, num_tokens)
-    return sizes[place] if place < len(sizes) else num_tokens

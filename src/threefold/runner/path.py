@@ -60,7 +60,8 @@ def card_path(
     room = max(max_tokens, limits.sizes[-1])
     device_rows = DeviceRows(limits.max_rows, max_blocks, device, limits.max_draft)
     staging = Staging(room, limits.max_rows, device)
-    forward = GraphForward(runner, staging, device_rows, StagedForward(runner, staging, device_rows), limits)
+    eager = StagedForward(runner, staging, device_rows, limits.row_sizes)
+    forward = GraphForward(runner, staging, device_rows, eager, limits)
     report = forward.capture(capture)
     readback = StreamReadback(room, device, make_mark)
     return StepPath(forward, device_rows, readback), report
