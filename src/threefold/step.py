@@ -6,8 +6,9 @@ and request ids, never tensors; drafts live on the worker's side, so a plan only
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from threefold.request import FinishReason, SamplingParams
@@ -53,7 +54,24 @@ class RowPlan(NamedTuple):
     """Longest draft worth proposing after this step."""
 
 
-@dataclass(frozen=True, slots=True)
+class RowColumns(NamedTuple):
+    """Rows' plans field by field, each [num_rows]: what asks something of all rows takes microseconds that way."""
+
+    request_ids: Sequence[int] = ()
+    num_computed: Sequence[int] = ()
+    num_new: Sequence[int] = ()
+    max_draft: Sequence[int] = ()
+    new_blocks: Sequence[tuple[int, ...]] = ()
+    wants_token: Sequence[bool] = ()
+    next_draft: Sequence[int] = ()
+
+    @classmethod
+    def of(cls, rows: Sequence[RowPlan]) -> RowColumns:
+        """The columns of these rows."""
+        return cls(*zip(*rows, strict=True))
+
+
+@dataclass(frozen=True)
 class StepPlan:
     """Who runs in a step. Rows stand by priority where that is the policy, then by arrival."""
 
@@ -70,10 +88,15 @@ class StepPlan:
     """The rows are those of the step launched before, all of which choose a token and had no drafts, and each is fed
     just that token: what the worker made of that plan it need not make anew."""
 
+    @cached_property
+    def columns(self) -> RowColumns:
+        """The rows once more, field by field."""
+        return RowColumns.of(self.rows)
+
     @property
     def num_tokens(self) -> int:
         """Tokens fed in this step, drafts included."""
-        return sum(row.num_new for row in self.rows)
+        return sum(self.columns.num_new)
 
 
 class TokenLogprobs(NamedTuple):

@@ -87,7 +87,7 @@ class Engine:
 
     def finish(self, plan: StepPlan) -> list[TokenDelta]:
         result = self.executor.run(plan)
-        step_ms = self.truth.forward_ms(shape_of(plan.rows)) * self.slowness
+        step_ms = self.truth.forward_ms(shape_of(plan.columns)) * self.slowness
         self.now_s += step_ms / 1000
         deltas = self.scheduler.commit(plan, StepResult(result.rows, forward_ms=step_ms))
         for delta in deltas:
@@ -115,7 +115,7 @@ def test_a_long_prompt_is_fed_as_the_running_ones_allow() -> None:
     assert all(MIN_PROMPT_TOKENS <= tokens < 256 for tokens in fed)
     for plan in plans:
         assert plan is not None
-        assert engine.truth.forward_ms(shape_of(plan.rows)) <= 25.0
+        assert engine.truth.forward_ms(shape_of(plan.columns)) <= 25.0
 
 
 def test_without_anybody_to_hurt_a_prompt_gets_all() -> None:
@@ -378,7 +378,7 @@ def test_an_overlapped_step_holds_the_target_too() -> None:
         assert plan is not None
         ahead = engine.scheduler.plan_ahead(plan)
         engine.finish(plan)
-        assert engine.truth.forward_ms(shape_of(plan.rows)) <= 25.0
+        assert engine.truth.forward_ms(shape_of(plan.columns)) <= 25.0
         plan = ahead
     assert plan is not None
     engine.finish(plan)
@@ -392,4 +392,4 @@ def test_a_result_without_a_time_is_no_reading() -> None:
     engine.scheduler.commit(plan, StepResult([RowResult([7])]))
     assert engine.slo is not None
     assert engine.slo.best_tpot_ms() == pytest.approx(11.0)
-    assert shape_of(plan.rows) == StepShape(4, 1, 4)
+    assert shape_of(plan.columns) == StepShape(4, 1, 4)

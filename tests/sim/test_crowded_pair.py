@@ -53,7 +53,7 @@ class Pair:
     def launch(self, plan: StepPlan) -> None:
         has_long_prompts = plan.num_tokens > 3 * len(plan.rows)  # no graph: kernel by kernel
         self.now_ms += (11.0 if has_long_prompts else 0.15) + 0.0012 * len(plan.rows)
-        forward_ms = self._curve.forward_ms(shape_of(plan.rows))
+        forward_ms = self._curve.forward_ms(shape_of(plan.columns))
         due_ms = max(self._free_ms, self.now_ms) + forward_ms
         self._free_ms = due_ms + self._draft_ms([row.next_draft for row in plan.rows if row.next_draft])
         self._flights.append(Flight(plan, due_ms, forward_ms))

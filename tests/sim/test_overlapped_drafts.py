@@ -79,7 +79,7 @@ class Card(FakeExecutor):
 
     def _forward_ms(self, plan: StepPlan) -> float:
         factor = self._drafted_factor if any(row.max_draft for row in plan.rows) else 1.0
-        return factor * self._curve.forward_ms(shape_of(plan.rows)._replace(kv_tokens=0))
+        return factor * self._curve.forward_ms(shape_of(plan.columns)._replace(kv_tokens=0))
 
     def _glimpse(self, plan: StepPlan) -> dict[int, float]:
         tokens = sum(ACCURACY**ahead for ahead in range(3, 9)) if self._stretches.is_quoting else 0.0

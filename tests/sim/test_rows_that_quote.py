@@ -87,7 +87,7 @@ class Card:
             self._texts.pop(request_id, None)
         self._texts |= {new.request_id: Text(new.request_id, self._share) for new in plan.new_rows}
         self.now_ms += 0.12 + 0.002 * len(plan.rows) + 0.25 * bool(plan.new_rows)
-        forward_ms = self._curve.forward_ms(shape_of(plan.rows)._replace(kv_tokens=0))
+        forward_ms = self._curve.forward_ms(shape_of(plan.columns)._replace(kv_tokens=0))
         self._free_ms = max(self._free_ms, self.now_ms) + forward_ms
         self._flights.append(Flight(plan, self._free_ms, forward_ms))
 

@@ -32,10 +32,10 @@ class _Kind(NamedTuple):
 
     @classmethod
     def of(cls, plan: StepPlan) -> _Kind:
-        is_asking = any(row.next_draft for row in plan.rows)
-        has_drafts = is_asking or any(row.max_draft for row in plan.rows)
-        has_prompts = bool(plan.new_rows) or any(row.num_new - row.max_draft > 1 for row in plan.rows)
-        return cls(is_asking, has_drafts, has_prompts)
+        rows = plan.columns
+        is_asking, num_drafts = any(rows.next_draft), sum(rows.max_draft)
+        has_prompts = bool(plan.new_rows) or sum(rows.num_new) - num_drafts > len(plan.rows)
+        return cls(is_asking, is_asking or num_drafts > 0, has_prompts)
 
 
 class DraftPrice:
@@ -71,12 +71,11 @@ class DraftPrice:
         has_price = self._before.has_drafts or (self._is_overlapped and before.has_drafts)
         if not has_price:
             result = _priced(result, 0.0)
-        num_tokens = sum([len(row.token_ids) for row in result.rows])
-        if before_s is None or not num_tokens:
+        if before_s is None or not any(row.token_ids for row in result.rows):
             return result
         size = len(plan.rows).bit_length()
         # Where steps overlap, more tokens a row cost the host next to nothing until the next step is launched.
-        num_shares = len(plan.rows) if self._is_overlapped else num_tokens
+        num_shares = len(plan.rows) if self._is_overlapped else sum([len(row.token_ids) for row in result.rows])
         beside_ms = max((ended_s - before_s) * 1000 - result.forward_ms, 0.0)
         has_prompts = before.has_prompts or self._before.has_prompts
         if not has_price:

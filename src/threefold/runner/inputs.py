@@ -116,7 +116,7 @@ def build_inputs(plan: StepPlan, rows: Rows, before: StepInputs | None = None) -
 
 def _columns(plan: StepPlan, rows: Rows) -> IntArray:
     """What lay_out takes of a plan."""
-    request_ids, computed, new, drafts, _, wants, _ = zip(*plan.rows, strict=True)
+    request_ids, computed, new, drafts, _, wants, _ = plan.columns
     row_ids = map(rows.row_of.__getitem__, request_ids)
     num_rows = len(request_ids)
     packed = struct.pack(f"{_COLUMNS * num_rows}q", *row_ids, *computed, *new, *drafts, *wants)  # numpy takes longer

@@ -164,13 +164,13 @@ class Worker:
         rows.use_drafts(wanted.rows, wanted.num_drafts)
         ahead = self._go_ahead(plan, inputs, chosen)
         asked = {}
-        if self._drafting.has_drafters:
+        if self._drafting.has_drafters and any(plan.columns.next_draft):
             asked = {row.request_id: row.next_draft for row in plan.rows if row.next_draft and row.wants_token}
         return _Flight(plan, inputs, found.hidden, chosen, pending, rows.num_drops, asked, num_draftings, ahead)
 
     def _go_ahead(self, plan: StepPlan, inputs: StepInputs, chosen: Chosen | None) -> Collection[int]:
         """Draft behind the step, if anybody asks. Returns for whom."""
-        if self._ahead is None or chosen is None or not any(row.next_draft for row in plan.rows):
+        if self._ahead is None or chosen is None or not any(plan.columns.next_draft):
             return ()
         decreed = self._sampler.decreed(inputs.wanted)
         request_ids = self._ahead.launch(plan, inputs, decreed, chosen.likely.tokens)
@@ -206,8 +206,8 @@ class Worker:
             self._proposing.start(new)
         for request_id, block_ids in plan.lent.items():
             self._drafting.lend(request_id, block_ids)
-        for request_id, _, _, _, new_blocks, _, _ in plan.rows:  # a hot loop
-            if new_blocks:
+        for request_id, new_blocks in zip(plan.columns.request_ids, plan.columns.new_blocks, strict=True):
+            if new_blocks:  # a hot loop
                 self._rows.grow(self._rows.find(request_id), new_blocks)
 
     def _judge(self, flight: _Flight, arrived: Arrived) -> Judged:
@@ -253,7 +253,7 @@ class Worker:
         rows = flight.plan.rows
         if not self._in_flight or len(rows) > MAX_GLIMPSED_ROWS or not sight.has_time(len(rows)):
             return {}
-        if any(row.next_draft for row in rows):
+        if any(flight.plan.columns.next_draft):
             return {}
         request_ids = [
             rows[place].request_id

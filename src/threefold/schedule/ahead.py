@@ -29,9 +29,9 @@ class AheadPlanner:
         """
         if self._running.num_bound:
             return False
-        for row in in_flight.rows:
-            if row.max_draft or row.next_draft:
-                return False
+        columns = in_flight.columns
+        if any(columns.max_draft) or any(columns.next_draft):
+            return False
         num_free = self._cache.num_free_blocks
         return num_free >= len(in_flight.rows) or num_free >= self._num_growing(in_flight)
 

@@ -142,13 +142,15 @@ class Committer:
     def _teach(self, settled: Settled) -> None:
         """What the policy plans with."""
         result = settled.result
-        num_committed = sum([len(entry[2]) for entry in settled.going_on])
+        columns = settled.plan.columns
+        num_committed = len(settled.going_on)
+        if any(columns.max_draft):
+            num_committed = sum([len(entry[2]) for entry in settled.going_on])
         if len(settled.deltas) > len(settled.going_on):
             num_committed += sum([len(delta.token_ids) for delta in settled.deltas if delta is not None])
         if result.glimpses:
             self._controller.glimpse(result.glimpses)
-        shape = shape_of(settled.plan.rows)
-        self._controller.observe_step(shape, result.forward_ms, result.draft_ms, num_committed)
+        self._controller.observe_step(shape_of(columns), result.forward_ms, result.draft_ms, num_committed)
 
     def _publish(self, settled: Settled) -> None:
         """Make the blocks findable that filled up in rows that go on; a second time changes nothing."""

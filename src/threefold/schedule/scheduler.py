@@ -24,7 +24,7 @@ from threefold.schedule.drafting import DraftPlanner, shape_of
 from threefold.schedule.lending import Lending
 from threefold.schedule.running import Row, RunningBatch
 from threefold.schedule.slo import NO_LIMITS, Slo, StepLimits
-from threefold.step import NewRow, RowPlan, StepPlan, StepResult, TokenDelta
+from threefold.step import NewRow, RowColumns, RowPlan, StepPlan, StepResult, TokenDelta
 
 POLICIES = ("fcfs", "priority")
 MIN_TOKENS = 16
@@ -138,7 +138,7 @@ class Scheduler:
         budget = self._plan_waiting(plans, new_rows, budget, num_prompt_tokens)
         num_spare = self._cache.num_blocks if self._admission.is_short_of_blocks else len(self._running)
         if has_drafts and self._slo is not None:
-            budget = self._slo.num_drafts(shape_of(plans), budget)
+            budget = self._slo.num_drafts(shape_of(RowColumns.of(plans)), budget)
         if has_drafts and self._max_wanted_beside_prompts is not None and any(plan.num_new > 1 for plan in plans):
             budget = min(budget, self._max_wanted_beside_prompts - len(plans))
         if has_drafts and budget > 0:
@@ -184,7 +184,7 @@ class Scheduler:
         deltas = self._committer.report(settled)
         self._controller.catch_up()
         if self._slo is not None:
-            shape = shape_of(settled.plan.rows)
+            shape = shape_of(settled.plan.columns)
             self._slo.end_step(shape, settled.result, deltas, self._clock(), has_work=self.has_work)
         return deltas
 
@@ -198,7 +198,7 @@ class Scheduler:
         The newer half of the running requests goes back to wait, and steps hold half the tokens. A request that does
         not fit alone ends.
         """
-        self._controller.observe_step(shape_of(plan.rows), forward_ms=0.0, draft_ms=0.0, num_committed=0)
+        self._controller.observe_step(shape_of(plan.columns), forward_ms=0.0, draft_ms=0.0, num_committed=0)
         rows = self._running.rows
         if len(rows) == 1 and plan.num_tokens <= MIN_TOKENS:
             return [self._committer.fail(rows[0], "the device has no memory left for this request")]
