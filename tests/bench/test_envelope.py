@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 from dataclasses import dataclass, field, replace
@@ -98,6 +99,15 @@ def test_the_table(loaded: FakeLoaded, asked: EnvelopeOptions) -> None:
     assert drafted["off"] == drafted["gated"] == 0
     assert 0 < drafted["fixed 2"] < drafted["fixed 4"]
     json.dumps(result)
+
+
+def test_no_run_is_held_up_by_a_collection_of_all_that_stands(loaded: FakeLoaded, asked: EnvelopeOptions) -> None:
+    gc.unfreeze()
+    try:
+        bench_envelope(asked, EngineConfig(model="fake"), say=lambda _line: None)
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
 
 
 def test_answers_end_where_they_end_by_themselves(loaded: FakeLoaded, asked: EnvelopeOptions) -> None:

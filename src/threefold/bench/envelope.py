@@ -148,6 +148,8 @@ class _Table:
         ends_s = time.perf_counter() + self._asked.budget_s if self._asked.budget_s is not None else None
         off, *_ = next(iter(self.variants.values()))
         others = {method: variants[1:] for method, variants in self.variants.items()}
+        gc.collect()
+        gc.freeze()  # as a server's engine does: else a collection looks through all of torch in each run
         for variant in (off, *chain.from_iterable(others.values())):
             self._run(variant, *loads[0])
         for index, (one_each, concurrency) in enumerate(loads):

@@ -6,6 +6,7 @@ chosen: it reads plans as they go by.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -124,6 +125,8 @@ def bench_step_load(asked: StepLoadOptions, config: EngineConfig) -> dict[str, A
     core.executor = recorder
     options = LoadOptions(max_tokens=asked.max_tokens, ignore_eos=True, shuffle_seed=asked.shuffle_seed)
     load = OfflineLoad(core, info, options, make_tokenizer(info))
+    gc.collect()
+    gc.freeze()  # as a server's engine does
     try:
         _drive(load, recorder, workload, asked)
     finally:
