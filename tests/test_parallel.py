@@ -22,7 +22,9 @@ store, rank = dist.FileStore(sys.argv[1], 2), int(sys.argv[2])
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
 group = DistributedGroup(dist.group.WORLD)
 part = torch.arange(4.0).view(2, 2) + 10 * group.rank
-print(group.rank, group.size, group.all_gather(part).tolist(), group.all_reduce(part.clone()).tolist())
+print(group.rank, group.size, group.all_gather(part).tolist(), group.all_reduce(part.clone()).tolist(), flush=True)
+store.set(f"done {rank}", "")
+store.wait([f"done {1 - rank}"])  # who leaves while the other still reads takes its connection away
 dist.destroy_process_group()
 """
 
