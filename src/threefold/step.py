@@ -71,7 +71,7 @@ class RowColumns(NamedTuple):
         return cls(*zip(*rows, strict=True))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True)  # without slots: a plan keeps its columns
 class StepPlan:
     """Who runs in a step. Rows stand by priority where that is the policy, then by arrival."""
 

@@ -104,7 +104,7 @@ def test_the_table(loaded: FakeLoaded, asked: EnvelopeOptions) -> None:
 def test_no_run_is_held_up_by_a_collection_of_all_that_stands(loaded: FakeLoaded, asked: EnvelopeOptions) -> None:
     gc.unfreeze()
     try:
-        bench_envelope(asked, EngineConfig(model="fake"), say=lambda _line: None)
+        bench_envelope(asked, EngineConfig(), lambda line: None)
         assert gc.get_freeze_count() > 0
     finally:
         gc.unfreeze()

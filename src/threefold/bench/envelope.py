@@ -26,7 +26,7 @@ from threefold.bench.compare import interleave
 from threefold.bench.envelope_cell import Cell, Run, describe, summary
 from threefold.bench.envelope_options import EnvelopeOptions
 from threefold.bench.load_options import LoadOptions
-from threefold.bench.offline import OfflineLoad
+from threefold.bench.offline import OfflineLoad, let_stand
 from threefold.bench.workload import Workload, load_workload
 from threefold.config import EngineConfig, SpeculationConfig
 from threefold.draft.policy import DraftPolicy, NoDrafts
@@ -148,8 +148,7 @@ class _Table:
         ends_s = time.perf_counter() + self._asked.budget_s if self._asked.budget_s is not None else None
         off, *_ = next(iter(self.variants.values()))
         others = {method: variants[1:] for method, variants in self.variants.items()}
-        gc.collect()
-        gc.freeze()  # as a server's engine does: else a collection looks through all of torch in each run
+        let_stand()
         for variant in (off, *chain.from_iterable(others.values())):
             self._run(variant, *loads[0])
         for index, (one_each, concurrency) in enumerate(loads):

@@ -53,8 +53,7 @@ def _bench(
     if load.num_warmups:
         warmups = tuple(Prompt(f"Warm-up number {index}: say something.") for index in range(load.num_warmups))
         OfflineLoad(core, info, load, tokenizer).run(replace(workload, prompts=warmups), concurrency)
-    gc.collect()
-    gc.freeze()  # as a server's engine does: else a collection looks through all of torch, in the middle of the load
+    let_stand()
     before = counters_of(core.stats())
     run = OfflineLoad(core, info, load, tokenizer)
     run.run(workload, concurrency)
@@ -75,6 +74,16 @@ def _bench(
         "remarks": list(workload.remarks),
         **difference(before, counters_of(core.stats())),
     }
+
+
+def let_stand() -> None:
+    """Leave what stands out of garbage collections, as a server's engine does.
+
+    Else one that looks through all of torch falls into the load. Only where no engine is loaded after this one: what is
+    frozen is not freed.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def counters_of(stats: EngineStats) -> Counters:

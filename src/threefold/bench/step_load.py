@@ -6,7 +6,6 @@ chosen: it reads plans as they go by.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from threefold.bench.load_options import LoadOptions
-from threefold.bench.offline import OfflineLoad
+from threefold.bench.offline import OfflineLoad, let_stand
 from threefold.bench.report import WIDTH
 from threefold.bench.step_load_options import StepLoadOptions
 from threefold.bench.workload import Workload, load_workload
@@ -87,14 +86,15 @@ class RecordingExecutor:
         """The oldest step's result, noted."""
         result = self._executor.collect()
         plan, began_s = self._launched.popleft()
+        columns = plan.columns
         self.records.append(
             StepRecord(
                 users=self.users,
                 rows=len(plan.rows),
-                committing=sum(row.wants_token for row in plan.rows),
-                tokens=sum(row.num_new for row in plan.rows),
-                admitted=sum(row.max_draft for row in plan.rows),
-                asked=sum(row.next_draft for row in plan.rows),
+                committing=sum(columns.wants_token),
+                tokens=plan.num_tokens,
+                admitted=sum(columns.max_draft),
+                asked=sum(columns.next_draft),
                 committed=sum(len(row.token_ids) for row in result.rows),
                 ms=1e3 * (time.perf_counter() - began_s),
             )
@@ -125,8 +125,7 @@ def bench_step_load(asked: StepLoadOptions, config: EngineConfig) -> dict[str, A
     core.executor = recorder
     options = LoadOptions(max_tokens=asked.max_tokens, ignore_eos=True, shuffle_seed=asked.shuffle_seed)
     load = OfflineLoad(core, info, options, make_tokenizer(info))
-    gc.collect()
-    gc.freeze()  # as a server's engine does
+    let_stand()
     try:
         _drive(load, recorder, workload, asked)
     finally:

@@ -6,7 +6,6 @@ a few more steps apart by kernel. The load is made up: with speculation on, what
 
 from __future__ import annotations
 
-import gc
 import statistics
 import time
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from threefold.bench.offline import let_stand
 from threefold.bench.report import WIDTH
 from threefold.bench.step_parts import BETWEEN, parts_of
 from threefold.bench.steps_options import StepsOptions
@@ -102,8 +102,7 @@ def bench_steps(asked: StepsOptions, config: EngineConfig) -> dict[str, Any]:
     try:
         load = Load(core, info, asked)
         _run(core, device, load, asked.warmups)
-        gc.collect()
-        gc.freeze()
+        let_stand()
         lines = _run(core, device, load, asked.steps)
         parts = parts_of(lambda: _run(core, device, load, asked.profile_steps), asked.profile_steps)
         if parts:

@@ -28,7 +28,7 @@ from threefold.sample.sampler import Likely
 class Pass:
     """What a forward pass left on the device."""
 
-    hidden: torch.Tensor | None  # [num_logits, hidden] of the tokens whose logits are wanted, None = all were
+    hidden: torch.Tensor | None  # [num_logits or more, hidden] of the tokens whose logits are wanted, None = all were
     logits: torch.Tensor | None  # [num_wanted or more, vocab] float32, None = nobody wants a token
     keep_rows: torch.Tensor  # [num_wanted or more] int64, whose next input is chosen at each position
     likely: Likely | None = None  # the most likely tokens, where the pass found them already; then they are kept too
@@ -131,17 +131,16 @@ class StagedForward:
     @torch.inference_mode()
     def run(self, arrays: StepArrays, num_wanted: int) -> Pass:
         """Launch a pass."""
-        num_logits = len(arrays.logit_tokens)
-        padded = next_size(num_logits, self._logit_sizes) if num_wanted == num_logits else num_logits
-        shape = StagedShape(len(arrays.token_ids), len(arrays.row_ids), padded)
+        num_logits, num_drawn = len(arrays.logit_tokens), num_wanted
+        if 0 < num_wanted == num_logits:
+            num_logits = num_drawn = next_size(num_wanted, self._logit_sizes)
+        shape = StagedShape(len(arrays.token_ids), len(arrays.row_ids), num_logits)
         self._staging.put(arrays, shape, self._device_rows.grow)
         views = self._staging.views(shape)
         batch, keep_rows = staged_batch(views, self._device_rows, arrays.max_new, arrays.max_context)
         hidden = self._runner.forward(batch)
-        if not num_wanted:
-            return Pass(hidden, None, keep_rows[:0])
-        logits = self._runner.logits(hidden if padded > num_logits else hidden[:num_wanted])
-        return Pass(hidden, logits[:num_wanted], keep_rows[:num_wanted])
+        logits = self._runner.logits(hidden[:num_drawn])[:num_wanted] if num_wanted else None
+        return Pass(hidden, logits, keep_rows[:num_wanted])
 
 
 def staged_batch(
@@ -169,7 +168,7 @@ def staged_batch(
 def next_size(num: int, sizes: Sequence[int]) -> int:
     """The first of these sizes, ascending, that so many fit into; none does = so many."""
     place = bisect_left(sizes, num)
-    return sizes[place] if num and place < len(sizes) else num
+    return sizes[place] if place < len(sizes) else num
 
 
 def _int32(array: npt.NDArray[np.int64]) -> torch.Tensor:
