@@ -6,10 +6,10 @@ and request ids, never tensors; drafts live on the worker's side, so a plan only
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import NamedTuple, Protocol
+from functools import cached_property, partial
+from typing import NamedTuple, Protocol, overload
 
 from threefold.request import FinishReason, SamplingParams
 
@@ -54,6 +54,9 @@ class RowPlan(NamedTuple):
     """Longest draft worth proposing after this step."""
 
 
+_NEW_ROW_PLAN = partial(tuple.__new__, RowPlan)  # several times as fast as RowPlan(…)
+
+
 class RowColumns(NamedTuple):
     """Rows' plans field by field, each [num_rows]: what asks something of all rows takes microseconds that way."""
 
@@ -68,14 +71,53 @@ class RowColumns(NamedTuple):
     @classmethod
     def of(cls, rows: Sequence[RowPlan]) -> RowColumns:
         """The columns of these rows."""
-        return cls(*zip(*rows, strict=True))
+        return rows.columns if isinstance(rows, ColumnRows) else cls(*zip(*rows, strict=True))
+
+    def followed_by(self, rows: Sequence[RowPlan]) -> RowColumns:
+        """With more rows behind these."""
+        if not rows:
+            return self
+        more = RowColumns.of(rows)
+        return RowColumns._make([*column, *behind] for column, behind in zip(self, more, strict=True))
+
+
+class ColumnRows(Sequence[RowPlan]):
+    """Rows' plans that were made column by column, each put together when somebody asks for it.
+
+    Attributes:
+        columns: what was made.
+    """
+
+    def __init__(self, columns: RowColumns) -> None:
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return len(self.columns.request_ids)
+
+    def __iter__(self) -> Iterator[RowPlan]:
+        return map(_NEW_ROW_PLAN, zip(*self.columns, strict=True))
+
+    @overload
+    def __getitem__(self, place: int) -> RowPlan: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[RowPlan]: ...
+    def __getitem__(self, place: int | slice) -> RowPlan | list[RowPlan]:
+        if isinstance(place, slice):
+            return list(map(_NEW_ROW_PLAN, zip(*[column[place] for column in self.columns], strict=True)))
+        return RowPlan._make([column[place] for column in self.columns])
+
+    def __eq__(self, other: object) -> bool:
+        """Equal to any rows that are the same one by one."""
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)  # without slots: a plan keeps its columns
 class StepPlan:
     """Who runs in a step. Rows stand by priority where that is the policy, then by arrival."""
 
-    rows: list[RowPlan]
+    rows: Sequence[RowPlan]
     new_rows: list[NewRow] = field(default_factory=list)
     """Rows to set up first; each also appears in `rows`."""
     dropped: list[int] = field(default_factory=list)
@@ -87,6 +129,9 @@ class StepPlan:
     goes_on: bool = False
     """The rows are those of the step launched before, all of which choose a token and had no drafts, and each is fed
     just that token: what the worker made of that plan it need not make anew."""
+    edges: Collection[int] | None = None
+    """Places of the rows that begin or end here: they are fed a prompt, or this token is their last by length. All
+    others go on by one token, unless it is one that ends them. None = nobody has looked."""
 
     @cached_property
     def columns(self) -> RowColumns:
@@ -130,11 +175,41 @@ class RowResult(NamedTuple):
     """Set when this row alone failed; its request ends with FinishReason.ERROR."""
 
 
+class TokenRows(Sequence[RowResult]):
+    """Rows that each have tokens and nothing else to say, as nearly all rows of nearly all steps.
+
+    Attributes:
+        token_ids: theirs, in the order of the plan.
+    """
+
+    def __init__(self, token_ids: list[list[int]]) -> None:
+        self.token_ids = token_ids
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def __iter__(self) -> Iterator[RowResult]:
+        return map(RowResult, self.token_ids)
+
+    @overload
+    def __getitem__(self, place: int) -> RowResult: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[RowResult]: ...
+    def __getitem__(self, place: int | slice) -> RowResult | list[RowResult]:
+        return list(self)[place] if isinstance(place, slice) else RowResult(self.token_ids[place])
+
+    def __eq__(self, other: object) -> bool:
+        """Equal to any rows that are the same one by one."""
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """What a plan came to."""
 
-    rows: list[RowResult]
+    rows: Sequence[RowResult]
     forward_ms: float = 0.0
     """Time of the forward pass, sampling and verification."""
     draft_ms: float = 0.0

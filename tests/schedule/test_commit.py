@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from threefold.cost import StepShape
 from threefold.draft.controller import FixedDrafts
 from threefold.request import FinishReason, Request, RequestStatus, SamplingParams
-from threefold.step import RowResult, StepResult, TokenDelta, TokenLogprobs
+from threefold.step import RowResult, StepPlan, StepResult, TokenDelta, TokenLogprobs, TokenRows
 
 MakeBench = Callable[..., Any]
 
@@ -305,3 +306,37 @@ def test_blocks_are_findable_at_once_where_somebody_may_be_preempted(
         bench.cache.free(alike)
         bench.scheduler.report(settled)
     assert found == [num_found, 8]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_with_a_token_each_come_to_the_same_told_either_way(make_bench: MakeBench, seed: int) -> None:
+    def run(*, is_lazy: bool) -> tuple[list[object], Any]:
+        dice = random.Random(seed)
+        witness = Witness()
+        witness.appetites = lambda _: {}  # type: ignore[method-assign]
+        bench = make_bench(num_blocks=80, controller=witness, max_num_seqs=6, budget=64)
+        seen: list[object] = []
+        ahead: StepPlan | None = None
+        for _ in range(120):
+            if dice.random() < 0.3:
+                bench.add(dice.randint(1, 9), max_total_tokens=dice.randint(10, 40), ends=[9], min_tokens=2)
+            plan = ahead or bench.scheduler.plan()
+            if plan is None:
+                continue
+            ahead = bench.scheduler.plan_ahead(plan)
+            seen.append(list(plan.rows))
+            if dice.random() < 0.1:
+                seen.append(bench.scheduler.abort(dice.choice(plan.rows).request_id))
+            token_ids = [[dice.randint(1, 20)] for _ in plan.rows]
+            assert all(row.wants_token for row in plan.rows)
+            rows = TokenRows(token_ids) if is_lazy else [RowResult(ids) for ids in token_ids]
+            seen.append(bench.scheduler.commit(plan, StepResult(rows, forward_ms=1.0)))
+            bench.scheduler.check_integrity()
+        return [seen, witness.steps], bench.scheduler.stats()
+
+    lazy, plain = run(is_lazy=True), run(is_lazy=False)
+    assert lazy == plain
+    assert lazy[1].generated_tokens > 200
+    told = [entry for entries in lazy[0][0] if isinstance(entries, list) for entry in entries]
+    reasons = {entry.finish_reason for entry in told if isinstance(entry, TokenDelta)}
+    assert reasons == {None, FinishReason.STOP, FinishReason.LENGTH}

@@ -5,12 +5,12 @@ Knows nothing about how it came about.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from threefold.runner.drafting import Offer
 from threefold.runner.inputs import StepInputs
 from threefold.sample.sampler import Judged
-from threefold.step import RowResult, StepPlan, TokenLogprobs
+from threefold.step import RowResult, StepPlan, TokenLogprobs, TokenRows
 
 _NO_OFFER: Offer = ((), "")
 
@@ -21,7 +21,7 @@ def row_results(
     judged: Judged,
     offers: Mapping[int, Offer],
     prompt_logprobs: Mapping[int, list[TokenLogprobs]],
-) -> list[RowResult]:
+) -> Sequence[RowResult]:
     """One result a row of the plan.
 
     Args:
@@ -34,7 +34,7 @@ def row_results(
     token_ids, _, logprobs, errors, _ = judged
     if len(token_ids) == len(plan.rows) and not (logprobs or errors or prompt_logprobs):
         if not (offers or inputs.wanted.has_drafts):
-            return [RowResult(ids) for ids in token_ids]
+            return TokenRows(token_ids)
         rows = zip(plan.rows, token_ids, strict=True)
         new = tuple.__new__  # several times as fast as RowResult(…)
         return [

@@ -7,10 +7,29 @@ is known, and left out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from threefold.cache.manager import CacheManager
 from threefold.draft.controller import DraftPolicy
+from threefold.schedule.course import Course
 from threefold.schedule.running import RunningBatch
-from threefold.step import RowPlan, StepPlan
+from threefold.step import RowColumns, RowPlan, StepPlan
+
+
+class Planned(NamedTuple):
+    """The rows of a step in flight, planned once more."""
+
+    columns: RowColumns
+    """In the order of the step in flight."""
+    edges: list[int] | None
+    """As a plan has them."""
+    goes_on: bool
+    """Whether all rows are fed the token that they choose."""
+    budget: int
+    """Tokens left of the step's …"""
+    num_prompt_tokens: int
+    """… and of its prompts'."""
 
 
 class AheadPlanner:
@@ -20,6 +39,9 @@ class AheadPlanner:
         self._cache = cache
         self._controller = controller
         self._running = running
+        self._course = Course()
+        self._num_left = 0  # rows that had left the batch when the course was last looked through
+        self._rows: Sequence[RowPlan] | None = None  # of the plan that the course stands behind
 
     def can_plan(self, in_flight: StepPlan) -> bool:
         """False when the step in flight must be over first: for its drafts, its logprobs, or for want of blocks.
@@ -35,26 +57,53 @@ class AheadPlanner:
         num_free = self._cache.num_free_blocks
         return num_free >= len(in_flight.rows) or num_free >= self._num_growing(in_flight)
 
-    def plan_rows(
-        self, in_flight: StepPlan, budget: int, max_chunk: int, num_prompt_tokens: int
-    ) -> tuple[list[RowPlan], int, int, bool]:
-        """Plan every row that goes on; the hot loop.
-
-        Returns:
-            The rows, in the order of the step in flight, the tokens left of the budget and of the prompts', and whether
-            all rows go on with the token that they choose.
-        """
-        by_id, allocate = self._running.by_id, self._cache.allocate
+    def plan_rows(self, in_flight: StepPlan, budget: int, max_chunk: int, num_prompt_tokens: int) -> Planned:
+        """Plan every row that goes on."""
         self._controller.begin_ahead()
+        columns = in_flight.columns
+        if not all(columns.wants_token):
+            return self._plan_one_by_one(in_flight, budget, max_chunk, num_prompt_tokens)
+        course = self._catch_up(in_flight)
+        has_ended = course.end()
+        goes_on = not has_ended and len(course) == len(in_flight.rows)
+        columns, edges = course.advance(self._cache)
+        return Planned(columns, edges, goes_on, budget - len(course), num_prompt_tokens)
+
+    def follow(self, plan: StepPlan) -> None:
+        """The rows planned last have become a step, and others may have joined them."""
+        joining = plan.rows[len(self._course) :]
+        self._rows = None
+        if all(planned.wants_token for planned in joining):
+            self._course.join(self._course_of(joining))
+            self._rows = plan.rows
+
+    def _catch_up(self, in_flight: StepPlan) -> Course:
+        """The rows in flight that are still here."""
+        by_id, num_left = self._running.by_id, self._running.num_left
+        if in_flight.rows is not self._rows:
+            self._course = self._course_of(in_flight.rows)
+        elif num_left != self._num_left:
+            self._course.leave([row.request.request_id in by_id for row in self._course.rows])
+        self._num_left = num_left
+        return self._course
+
+    def _course_of(self, plans: Sequence[RowPlan]) -> Course:
+        by_id = self._running.by_id
+        here = [planned for planned in plans if planned.request_id in by_id]
+        rows = [by_id[planned.request_id] for planned in here]
+        return Course(rows, [planned.num_computed + planned.num_new for planned in here])
+
+    def _plan_one_by_one(self, in_flight: StepPlan, budget: int, max_chunk: int, num_prompt_tokens: int) -> Planned:
+        """The same where prompts go on."""
+        by_id, allocate = self._running.by_id, self._cache.allocate
+        self._course = Course()
         plans: list[RowPlan] = []
         num_behind = len(in_flight.rows)
-        goes_on = True
         new = tuple.__new__  # several times as fast as RowPlan(…)
         for request_id, num_before, num_fed, _, _, wanted_token, _ in in_flight.rows:
             num_behind -= 1
             row = by_id.get(request_id)
             if row is None:
-                goes_on = False
                 continue
             request = row.request
             num_computed = num_before + num_fed
@@ -63,10 +112,8 @@ class AheadPlanner:
             if wanted_token:
                 num_known += 1  # on its way
                 if num_known >= request.max_total_tokens:
-                    goes_on = False
                     continue
             else:
-                goes_on = False
                 num_new = min(num_known - num_computed, max_chunk, budget - num_behind, max(num_prompt_tokens, 1))
                 num_prompt_tokens -= num_new
             end = num_computed + num_new
@@ -78,7 +125,7 @@ class AheadPlanner:
                 row.num_slots += len(new_blocks) * self._cache.block_size
             budget -= num_new
             plans.append(new(RowPlan, (request_id, num_computed, num_new, 0, new_blocks, end == num_known, 0)))
-        return plans, budget, num_prompt_tokens, goes_on
+        return Planned(RowColumns.of(plans), None, False, budget, num_prompt_tokens)
 
     def _num_growing(self, in_flight: StepPlan) -> int:
         """Rows that need a block more than they have, at most."""

@@ -6,7 +6,9 @@ tokens were chosen.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from threefold.cache.manager import CacheManager
 from threefold.draft.controller import DraftPolicy
@@ -14,7 +16,7 @@ from threefold.metrics import EngineStats
 from threefold.request import FinishReason, Request, RequestStatus
 from threefold.schedule.drafting import shape_of
 from threefold.schedule.running import Row, RunningBatch
-from threefold.step import RowPlan, RowResult, StepPlan, StepResult, TokenDelta, TokenLogprobs
+from threefold.step import RowPlan, RowResult, StepPlan, StepResult, TokenDelta, TokenLogprobs, TokenRows
 
 
 @dataclass(slots=True)
@@ -30,6 +32,36 @@ class Settled:
     log-probabilities. Plain tuples, as one is made a row and step."""
     verified: list[tuple[str, int, int]] = field(default_factory=list)
     """Of the other rows that had drafts: who drafted, drafts, those accepted."""
+    steady: Steady | None = None
+    """In place of all that where nearly all rows got a token and nothing else."""
+
+    @property
+    def num_tokens(self) -> int:
+        """What all requests were given."""
+        if self.steady is not None:
+            return self.steady.num_tokens
+        num = len(self.going_on)
+        if any(self.plan.columns.max_draft):
+            num = sum([len(entry[2]) for entry in self.going_on])
+        if len(self.deltas) > len(self.going_on):
+            num += sum([len(delta.token_ids) for delta in self.deltas if delta is not None])
+        return num
+
+
+class Steady(NamedTuple):
+    """Rows that went on by one token each, and the few of their step that did not."""
+
+    rows: list[Row | None]
+    """None = one of the others."""
+    token_ids: list[list[int]]
+    others: dict[int, TokenDelta | None]
+    """By place in the plan; None = there is nothing to be said."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Those of all rows."""
+        of_others = sum([len(delta.token_ids) for delta in self.others.values() if delta is not None])
+        return len(self.rows) - len(self.others) + of_others
 
 
 class Committer:
@@ -45,7 +77,10 @@ class Committer:
         """Apply a result as far as the next plan needs it: known tokens, requests that ended, drafts at hand."""
         settled = Settled(plan, result)
         num_running = len(self._running.by_id)
-        self._settle_rows(settled)
+        if plan.edges is not None and isinstance(result.rows, TokenRows):
+            settled.steady = self._settle_steady(plan, plan.edges, result.rows)
+        else:
+            self._settle_rows(settled)
         if len(self._running.by_id) < num_running:
             self._running.sweep()
         if self._controller.is_learning:
@@ -61,7 +96,7 @@ class Committer:
         deltas = self._deltas(settled)
         stats = self._stats
         stats.num_steps += 1
-        stats.generated_tokens += sum([len(delta.token_ids) for delta in deltas])
+        stats.generated_tokens += settled.num_tokens
         stats.num_draft_faults += settled.result.num_draft_faults
         bucket = 1 << (settled.plan.num_tokens - 1).bit_length()
         stats.iteration_tokens[bucket] = stats.iteration_tokens.get(bucket, 0) + 1
@@ -116,6 +151,33 @@ class Committer:
             if delta.token_ids:
                 deltas.append(delta)
 
+    def _settle_steady(self, plan: StepPlan, edges: Collection[int], results: TokenRows) -> Steady:
+        """The same where each row has one token: only those that begin or end are looked at one by one."""
+        columns, token_ids = plan.columns, results.token_ids
+        rows = list(map(self._running.by_id.get, columns.request_ids))
+        places, ends = set(edges), self._running.end_token_ids
+        drawn = [ids[0] for ids in token_ids]
+        if not ends.isdisjoint(drawn):
+            places.update([place for place, token_id in enumerate(drawn) if token_id in ends])
+        others: dict[int, TokenDelta | None] = {}
+        for place in sorted(places):
+            row, rows[place], others[place] = rows[place], None, None
+            if row is not None:
+                planned = plan.rows[place]
+                delta = self._settle_row(row, planned, results[place], planned.num_computed + planned.num_new)
+                others[place] = delta if delta.token_ids else None
+        num_others = 0
+        for row, num_computed, ids in zip(rows, columns.num_computed, token_ids, strict=True):
+            if row is None:
+                num_others += 1
+                continue
+            request = row.request
+            request.token_ids += ids
+            request.num_computed = num_computed + 1
+        if num_others > len(others):  # some left while the step ran
+            others |= {place: None for place, row in enumerate(rows) if row is None and place not in others}
+        return Steady(rows, token_ids, others)
+
     def _settle_row(self, row: Row, row_plan: RowPlan, row_result: RowResult, computed: int) -> TokenDelta:
         """A part of a prompt, or perhaps the end: all there is to do about it."""
         request, num_computed, num_drafted = row.request, row_plan.num_computed, row_result.num_drafted
@@ -142,25 +204,27 @@ class Committer:
     def _teach(self, settled: Settled) -> None:
         """What the policy plans with."""
         result = settled.result
-        columns = settled.plan.columns
-        num_committed = len(settled.going_on)
-        if any(columns.max_draft):
-            num_committed = sum([len(entry[2]) for entry in settled.going_on])
-        if len(settled.deltas) > len(settled.going_on):
-            num_committed += sum([len(delta.token_ids) for delta in settled.deltas if delta is not None])
         if result.glimpses:
             self._controller.glimpse(result.glimpses)
-        self._controller.observe_step(shape_of(columns), result.forward_ms, result.draft_ms, num_committed)
+        shape = shape_of(settled.plan.columns)
+        self._controller.observe_step(shape, result.forward_ms, result.draft_ms, settled.num_tokens)
 
     def _publish(self, settled: Settled) -> None:
         """Make the blocks findable that filled up in rows that go on; a second time changes nothing."""
         block_size = self._cache.block_size
+        if settled.steady is not None:
+            last = block_size - 1
+            for row, num_before in zip(settled.steady.rows, settled.plan.columns.num_computed, strict=True):
+                if num_before % block_size == last and row is not None:
+                    self._cache.publish(row.request, num_before)
         for request, num_before, _, _, _, _ in settled.going_on:
             if request.num_computed // block_size > num_before // block_size:
                 self._cache.publish(request, num_before)
 
     def _deltas(self, settled: Settled) -> list[TokenDelta]:
         """Put the deltas together, and count what was verified for them."""
+        if settled.steady is not None:
+            return _steady_deltas(settled.plan, settled.steady)
         deltas: list[TokenDelta] = []
         verified: dict[tuple[str, int, int], int] = {}  # rows, by drafter, drafts and those accepted
         for outcome in settled.verified:
@@ -222,6 +286,21 @@ class Committer:
     def _end(self, row: Row) -> None:
         row.request.status = RequestStatus.FINISHED
         self._running.leave(row)
+
+
+def _steady_deltas(plan: StepPlan, steady: Steady) -> list[TokenDelta]:
+    new = tuple.__new__  # several times as fast as TokenDelta(…)
+    deltas: list[TokenDelta] = [
+        new(TokenDelta, (request_id, token_ids, None, None, None, None, None, 0, 0, 0, None))
+        for request_id, token_ids in zip(plan.columns.request_ids, steady.token_ids, strict=True)
+    ]
+    for place in sorted(steady.others, reverse=True):
+        delta = steady.others[place]
+        if delta is None:
+            del deltas[place]
+        else:
+            deltas[place] = delta
+    return deltas
 
 
 def _append_until_end(request: Request, token_ids: list[int]) -> list[int]:

@@ -6,6 +6,7 @@ Knows lengths and odds only; the drafts themselves never leave the worker.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import compress
 
 from threefold.cache.manager import CacheManager
 from threefold.cost import StepShape
@@ -21,25 +22,29 @@ class DraftPlanner:
         self._cache = cache
         self._controller = controller
 
-    def ask(self, plans: list[RowPlan], rows: Mapping[int, Row], in_flight: StepPlan | None = None) -> None:
-        """Have drafts proposed behind the step, as long as the controller wants them.
+    def ask(self, columns: RowColumns, rows: Mapping[int, Row], in_flight: StepPlan | None = None) -> RowColumns:
+        """Have drafts proposed behind the step, as long as the controller wants them. Returns the step with that in it.
 
         Args:
-            plans: the step; changed in place.
+            columns: the step.
             rows: the running rows, by request id.
             in_flight: the step before it, where that still runs: its tokens are on their way.
         """
-        wanted = self._appetites(plans)
+        request_ids, wants_token = columns.request_ids, columns.wants_token
+        if not all(wants_token):
+            request_ids = list(compress(request_ids, wants_token))
+        wanted = self._controller.appetites(request_ids)
         if not wanted:
-            return
-        before = () if in_flight is None else in_flight.rows
-        on_their_way = {row.request_id for row in before if row.wants_token}
-        for index, (request_id, num_computed, num_new, max_draft, new_blocks, wants_token, _) in enumerate(plans):
+            return columns
+        before = RowColumns() if in_flight is None else in_flight.columns
+        on_their_way = set(compress(before.request_ids, before.wants_token))
+        next_draft = [0] * len(wants_token)
+        for place, (request_id, wants) in enumerate(zip(columns.request_ids, wants_token, strict=True)):
             length = wanted.get(request_id, 0)
-            if length and wants_token:
+            if length and wants:
                 num_committed = 2 if request_id in on_their_way else 1
-                next_draft = min(length, rows[request_id].useful_draft(num_committed))
-                plans[index] = RowPlan(request_id, num_computed, num_new, max_draft, new_blocks, True, next_draft)
+                next_draft[place] = min(length, rows[request_id].useful_draft(num_committed))
+        return columns._replace(next_draft=next_draft)
 
     def plan(self, plans: list[RowPlan], rows: Mapping[int, Row], budget: int, num_spare: int) -> None:
         """The same where rows have drafts at hand, which are verified in the step; a hot loop.

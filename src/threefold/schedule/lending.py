@@ -5,6 +5,8 @@ Knows lengths only. What is lent today may be recalled tomorrow; the drafter the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from threefold.cache.loans import Loans
 from threefold.step import RowPlan
 
@@ -21,7 +23,7 @@ class Lending:
         self._loans = loans
         self._block_tokens = block_tokens
 
-    def lend(self, plans: list[RowPlan], num_spare: int) -> dict[int, tuple[int, ...]]:
+    def lend(self, plans: Sequence[RowPlan], num_spare: int) -> dict[int, tuple[int, ...]]:
         """Blocks lent anew, by request id.
 
         Args:

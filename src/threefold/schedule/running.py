@@ -59,12 +59,16 @@ class RunningBatch:
         rows: all rows, first served first.
         by_id: the same by request id.
         num_bound: rows that keep steps from overlapping.
+        num_left: rows that have left so far.
+        end_token_ids: tokens that end one of them, and perhaps some that ended others.
     """
 
     def __init__(self, cache: CacheManager, controller: DraftPolicy) -> None:
         self.rows: list[Row] = []
         self.by_id: dict[int, Row] = {}
         self.num_bound = 0
+        self.num_left = 0
+        self.end_token_ids: set[int] = set()
         self._cache = cache
         self._controller = controller
         self._dropped: list[int] = []
@@ -75,8 +79,11 @@ class RunningBatch:
     def enter(self, row: Row) -> None:
         """A request is admitted."""
         insort(self.rows, row, key=lambda other: other.key)
+        if not self.by_id:
+            self.end_token_ids.clear()
         self.by_id[row.request.request_id] = row
         self.num_bound += row.is_bound
+        self.end_token_ids |= row.request.end_token_ids
         self._controller.start(row.request.request_id, row.max_draft)
 
     def leave(self, row: Row) -> None:
@@ -87,6 +94,7 @@ class RunningBatch:
         request_id = row.request.request_id
         del self.by_id[request_id]
         self.num_bound -= row.is_bound
+        self.num_left += 1
         self._cache.free(row.request)
         self._controller.stop(request_id)
         self._dropped.append(request_id)

@@ -8,7 +8,7 @@ about tensors, devices or text.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from threefold.cache.manager import CacheManager
@@ -24,7 +24,7 @@ from threefold.schedule.drafting import DraftPlanner, shape_of
 from threefold.schedule.lending import Lending
 from threefold.schedule.running import Row, RunningBatch
 from threefold.schedule.slo import NO_LIMITS, Slo, StepLimits
-from threefold.step import NewRow, RowColumns, RowPlan, StepPlan, StepResult, TokenDelta
+from threefold.step import ColumnRows, NewRow, RowColumns, RowPlan, StepPlan, StepResult, TokenDelta
 
 POLICIES = ("fcfs", "priority")
 MIN_TOKENS = 16
@@ -141,35 +141,42 @@ class Scheduler:
             budget = self._slo.num_drafts(shape_of(RowColumns.of(plans)), budget)
         if has_drafts and self._max_wanted_beside_prompts is not None and any(plan.num_new > 1 for plan in plans):
             budget = min(budget, self._max_wanted_beside_prompts - len(plans))
+        rows: Sequence[RowPlan] = plans
         if has_drafts and budget > 0:
             self._drafts.plan(plans, self._running.by_id, budget, num_spare)
         else:
-            self._drafts.ask(plans, self._running.by_id)
+            rows = ColumnRows(self._drafts.ask(RowColumns.of(plans), self._running.by_id))
         if not plans:
             return None
-        lent = self._lending.lend(plans, num_spare)
-        return StepPlan(plans, new_rows, self._running.take_dropped(), self._cache.loans.take_recalled(), lent)
+        lent = self._lending.lend(rows, num_spare)
+        return StepPlan(rows, new_rows, self._running.take_dropped(), self._cache.loans.take_recalled(), lent)
 
     def plan_ahead(self, in_flight: StepPlan) -> StepPlan | None:
         """Decide the step behind one that runs; None when its result is needed first, or nothing is left to do."""
         if not self._ahead.can_plan(in_flight):
             return None
-        new_rows: list[NewRow] = []
         limits = self._open_step()
-        plans, budget, num_prompt_tokens, goes_on = self._ahead.plan_rows(
+        columns, edges, goes_on, budget, num_prompt_tokens = self._ahead.plan_rows(
             in_flight, self._backoff.num_tokens, self._max_chunk, limits.num_prompt_tokens
         )
-        self._plan_waiting(plans, new_rows, budget, num_prompt_tokens)
-        self._drafts.ask(plans, self._running.by_id, in_flight)
-        if not plans:
+        joining: list[RowPlan] = []
+        new_rows: list[NewRow] = []
+        self._plan_waiting(joining, new_rows, budget, num_prompt_tokens)
+        if edges is not None:
+            edges += range(len(columns.request_ids), len(columns.request_ids) + len(joining))
+        columns = self._drafts.ask(columns.followed_by(joining), self._running.by_id, in_flight)
+        if not columns.request_ids:
             return None
-        return StepPlan(
-            plans,
+        plan = StepPlan(
+            ColumnRows(columns),
             new_rows,
             self._running.take_dropped(),
             self._cache.loans.take_recalled(),
             goes_on=goes_on and not new_rows,
+            edges=edges,
         )
+        self._ahead.follow(plan)
+        return plan
 
     def settle(self, plan: StepPlan, result: StepResult) -> Settled:
         """Take in what a plan came to as far as the next plan needs it: tokens that passed, requests that ended."""

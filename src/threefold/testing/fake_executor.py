@@ -9,9 +9,10 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
+from collections.abc import Sequence
 
 from threefold.errors import StepMemoryError
-from threefold.step import NewRow, RowPlan, RowResult, StepPlan, StepResult, TokenLogprobs
+from threefold.step import NewRow, RowPlan, RowResult, StepPlan, StepResult, TokenLogprobs, TokenRows
 from threefold.testing.fake_model import FakeModel
 
 _NO_TOKENS: frozenset[int] = frozenset()
@@ -121,7 +122,10 @@ class FakeExecutor:
         results = [self._run_row(self._rows[row_plan.request_id], row_plan) for row_plan in plan.rows]
         if self.row_faults:
             self._inject(plan, results)
-        return StepResult(results, forward_ms=self._step_s * 1000)
+        rows: Sequence[RowResult] = results
+        if all(row == RowResult(row.token_ids) and row.token_ids for row in results):
+            rows = TokenRows([row.token_ids for row in results])  # as a worker's
+        return StepResult(rows, forward_ms=self._step_s * 1000)
 
     def close(self) -> None:
         """Forget all rows."""
