@@ -83,9 +83,9 @@ def test_one_token_of_several_rows(rows, new_row):
     assert rows.token_ids[ids, 2].tolist() == [7, 8]
     assert rows.lengths[ids].tolist() == [3, 3]
     assert rows.num_drafts[ids].tolist() == [0, 0]
-    assert rows.num_drops == 0
+    assert rows.num_drops.tolist() == [0] * len(rows.lengths)
     rows.drop(0)
-    assert rows.num_drops == 1
+    assert rows.num_drops[ids].tolist() == [1, 0], "row by row"
 
 
 def test_growth_names_the_entries_that_were_written(rows, new_row):

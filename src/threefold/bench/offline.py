@@ -217,15 +217,17 @@ class OfflineLoad:
 
     def _take(self, delta: TokenDelta, now: float) -> None:
         outcome, answer, token_ids = self.running[delta.request_id]
-        token_ids += delta.token_ids
+        new_ids = delta.token_ids
+        if new_ids:  # a hot loop, in which the engine waits
+            token_ids += new_ids
+            outcome.chunk_times_s.append(now)
         if answer is not None:
             answer.push_delta(delta)
-        if delta.token_ids:
-            outcome.chunk_times_s.append(now)
-            outcome.output_tokens += len(delta.token_ids)
-        outcome.cached_tokens = max(outcome.cached_tokens, delta.num_cached_tokens)
+        if delta.num_cached_tokens:  # the first says it
+            outcome.cached_tokens = delta.num_cached_tokens
         if delta.finish_reason is None:
             return
+        outcome.output_tokens = len(token_ids)
         outcome.end_s = now
         outcome.finish_reason = delta.finish_reason.value
         outcome.error = delta.error or ("" if outcome.chunk_times_s else "the answer holds no output")

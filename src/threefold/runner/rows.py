@@ -48,7 +48,7 @@ class Rows:
         has_prompt_logprobs: [max_rows] whether params.prompt_logprobs was asked for.
         block_size: tokens a block.
         row_of: the row of each request that has one.
-        num_drops: rows dropped so far; while it stands still no row has changed hands.
+        num_drops: [max_rows] how often each was dropped, int64; while it stands still the row has not changed hands.
     """
 
     def __init__(self, max_rows: int, max_tokens: int, block_size: int, max_draft: int) -> None:
@@ -63,7 +63,7 @@ class Rows:
         self.has_prompt_logprobs = np.zeros(max_rows, dtype=np.bool_)
         self.block_size = block_size
         self.row_of: dict[int, int] = {}
-        self.num_drops = 0
+        self.num_drops = np.zeros(max_rows, dtype=np.int64)
         self._grown = Growth([], [])
         self._free = list(range(max_rows - 1, -1, -1))
         prepare()
@@ -100,7 +100,7 @@ class Rows:
         row = self.row_of.pop(request_id, None)
         if row is None:
             return False
-        self.num_drops += 1
+        self.num_drops[row] += 1
         self.sampling.clear(row)
         self.params[row] = None
         self._free.append(row)

@@ -9,8 +9,10 @@ import time
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from threefold.errors import StepMemoryError
@@ -39,7 +41,7 @@ class _Flight:
     hidden: torch.Tensor | None
     chosen: Chosen | None  # None = no row wants a token
     pending: Pending
-    num_drops: int  # of rows, when it was launched
+    num_drops: npt.NDArray[np.int64]  # [rows that want a token] of each, when it was launched
     wanted: dict[int, int]  # how long a draft is asked for behind it, by request id
     num_draftings: int  # launched before it: its drafts are known when they have arrived
     ahead: Collection[int]  # requests that are being drafted for behind it
@@ -166,7 +168,8 @@ class Worker:
         asked = {}
         if self._drafting.has_drafters and any(plan.columns.next_draft):
             asked = {row.request_id: row.next_draft for row in plan.rows if row.next_draft and row.wants_token}
-        return _Flight(plan, inputs, found.hidden, chosen, pending, rows.num_drops, asked, num_draftings, ahead)
+        num_drops = rows.num_drops[wanted.rows]
+        return _Flight(plan, inputs, found.hidden, chosen, pending, num_drops, asked, num_draftings, ahead)
 
     def _go_ahead(self, plan: StepPlan, inputs: StepInputs, chosen: Chosen | None) -> Collection[int]:
         """Draft behind the step, if anybody asks. Returns for whom."""
@@ -206,9 +209,10 @@ class Worker:
             self._proposing.start(new)
         for request_id, block_ids in plan.lent.items():
             self._drafting.lend(request_id, block_ids)
-        for request_id, new_blocks in zip(plan.columns.request_ids, plan.columns.new_blocks, strict=True):
-            if new_blocks:  # a hot loop
-                self._rows.grow(self._rows.find(request_id), new_blocks)
+        columns = plan.columns
+        growing = zip(columns.request_ids, columns.new_blocks, strict=True)
+        for request_id, new_blocks in compress(growing, columns.new_blocks):
+            self._rows.grow(self._rows.find(request_id), new_blocks)
 
     def _judge(self, flight: _Flight, arrived: Arrived) -> Judged:
         """What the rows that want a token came to."""
@@ -234,19 +238,18 @@ class Worker:
         return entries
 
     def _commit(self, flight: _Flight, judged: Judged, arrived: Arrived) -> None:
-        """Append the tokens to the rows."""
-        rows, plan, inputs = self._rows, flight.plan, flight.inputs
-        wanted = inputs.wanted
-        if judged.num_drawn is not None and rows.num_drops == flight.num_drops:
-            rows.append_runs(wanted.rows, arrived.tokens, wanted.first, judged.num_drawn, judged.token_ids)
-            return
-        known = {  # others ended while the step was in flight
-            request_id: token_ids
-            for place, token_ids in zip(inputs.places.tolist(), judged.token_ids, strict=True)
-            if (request_id := plan.rows[place].request_id) in rows
-        }
-        if known:
-            rows.append_many(rows.find_all(known), list(known.values()))
+        """Append the tokens to the rows that are still there: others ended while the step was in flight."""
+        wanted, (token_ids, num_drawn, *_) = flight.inputs.wanted, judged
+        rows, first = wanted.rows, wanted.first
+        is_here = self._rows.num_drops[rows] == flight.num_drops
+        if not is_here.all():
+            token_ids = list(compress(token_ids, is_here.tolist()))
+            rows, first = rows[is_here], first[is_here]
+            num_drawn = None if num_drawn is None else num_drawn[is_here]
+        if num_drawn is not None:
+            self._rows.append_runs(rows, arrived.tokens, first, num_drawn, token_ids)
+        elif token_ids:
+            self._rows.append_many(rows, token_ids)
 
     def _glimpse(self, sight: Sight, flight: _Flight, judged: Judged) -> dict[int, float]:
         """What rows that were not asked could have had, as long as looking holds nothing up."""
