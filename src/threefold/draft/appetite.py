@@ -35,6 +35,8 @@ MOST_PROMPTS = 2
 """Where more than so many tokens a row are fed, asking may take long by the prompts beside it: that is no price."""
 BLIND_STEPS = 8
 """Where nobody has looked at rows or asked them for so many steps, nothing is known of what is in sight."""
+CLOSING_REQUESTS = 8
+"""Where so many went since one came, nobody is waiting to come: by chance that happens once in 256 times."""
 WORST_STEPS = 8.0
 """An asking that seems to take longer than so many steps is no measure of any other."""
 
@@ -87,7 +89,7 @@ class Appetite:
         self._step = 0
         self._load_rows = 0  # that committed when the load was last a new one
         self._num_load_steps = 0  # steps since that load began
-        self._outlook = Outlook(1, np.zeros(max_draft), 0.0, 0.0)
+        self._outlook = Outlook(1, np.zeros(max_draft), 0.0, 0.0, 0.0)
         self._least_worth = 0.0
         self._context_tokens = 0.0
         self._token_ms = 0.0  # time that a token takes without drafts
@@ -97,13 +99,16 @@ class Appetite:
         self._committing: Sequence[int] = ()  # in the last step that is over
         self._asked: dict[int, int] = {}
         self._num_blind_steps = 0  # since rows were looked at or asked
+        self._num_gone = 0  # requests since the last one that came
 
     def start(self, request_id: int, limit: int) -> None:
         """A request that may be asked for up to limit tokens."""
+        self._num_gone = 0
         self._worth.start(request_id, limit, self._first_worth)
 
     def stop(self, request_id: int) -> None:
         """Forget the request."""
+        self._num_gone += 1
         self._worth.stop(request_id)
         self._asked.pop(request_id, None)
 
@@ -146,7 +151,7 @@ class Appetite:
 
     def _seen_for(self, request_ids: Sequence[int]) -> dict[int, int]:
         """Everybody, if all that is in sight is worth the time: once one is asked, the others cost next to nothing."""
-        num_seen = self._worth.num_seen(request_ids)
+        num_seen = self._worth.num_seen(request_ids, is_shared=self._is_closing)
         if not num_seen:
             return {}
         lengths = self._worth.asked_for(request_ids, self._max_draft, ANY, self._step)
@@ -193,10 +198,11 @@ class Appetite:
         """These rows have drafts at hand, with this survival [num_rows, max_draft], 0 where there is none."""
         lengths = list(map(self._asked.pop, request_ids, repeat(0)))
         totals, worths = self._yield.learn(lengths, survival, self._outlook.floor)
-        self._worth.learn(request_ids, worths.tolist())
+        tokens = totals.tolist()
+        self._worth.learn(request_ids, worths.tolist(), tokens)
         if len(request_ids) <= self._sight_rows:
             self._num_blind_steps = 0
-            self._worth.glimpse(dict(zip(request_ids, totals.tolist(), strict=True)))
+            self._worth.glimpse(dict(zip(request_ids, tokens, strict=True)))
 
     def judge(self, judged: FloatArray) -> None:
         """Drafts were verified; so many of them were expected to pass, and so many did, [2, max_draft] by position."""
@@ -285,8 +291,17 @@ class Appetite:
         num_rows = len(committing)
         shape = StepShape(num_rows, num_rows, int(num_rows * self._context_tokens))
         self._outlook = self._yield.outlook(num_rows, max(num_asked, 1), self._cost, shape)
+        if self._is_closing:
+            self._outlook = self._outlook.shared(self._worth.evenness)
         self._token_ms = self._cost.forward_ms(shape) / num_rows
         self._least_worth = LEFT_OUT * self._price.row_ms(self._outlook.length) / self._token_ms
+
+    @property
+    def _is_closing(self) -> bool:
+        """Whether requests go and none comes: then a row that is over sooner makes room for nobody, and what counts is
+        what becomes of each row's own speed.
+        """
+        return self._num_gone >= CLOSING_REQUESTS
 
     @property
     def _first_worth(self) -> float:

@@ -37,6 +37,8 @@ class Outlook(NamedTuple):
     """[max_draft], what the next step commits a millisecond with each length, over a step without drafts."""
     floor: float
     """Survival that pays for verifying a draft at that length."""
+    accepted: float
+    """Drafts that come true at that length, of each row."""
     worth: float
     """Accepted tokens an asking brings beyond what verifying takes, in tokens that could have been had instead."""
 
@@ -44,6 +46,10 @@ class Outlook(NamedTuple):
     def length(self) -> int:
         """Tokens to ask for; 0 = it does not pay."""
         return self.best if self.ratios[self.best - 1] > 1.0 + LEAST_GAIN else 0
+
+    def shared(self, evenness: float) -> Outlook:
+        """The same by the geometric mean of what becomes of each row's speed, given how even drafts are."""
+        return self._replace(ratios=self.ratios * (1.0 + self.accepted) ** (evenness - 1.0))
 
 
 @numba.njit(cache=True, nogil=True)
@@ -116,7 +122,8 @@ def reckon(
     max_draft = len(asks)
     expected = _judged(_expected(asks, counts, middles, prior_given, prior_chance), middles, kept_shares)
     given = np.zeros(NUM_BUCKETS)
-    rates, added = np.zeros(max_draft), np.zeros(max_draft)  # the best rate of each length, and its drafts
+    # The best rate of each length, its drafts, and those of them that come true.
+    rates, added, accepted = np.zeros(max_draft), np.zeros(max_draft), np.zeros(max_draft)
     for position in range(max_draft):
         asking_ms = draft_ms + (position + 1) * draft_each_ms
         num_drafts = num_accepted = 0.0
@@ -127,7 +134,7 @@ def reckon(
             step_ms = forward_ms(tokens, ms, num_tokens + num_drafts, fixed_ms, token_ms)
             rate = (num_rows + num_accepted) / (step_ms + asking_ms + verify_ms * num_drafts)
             if rate > rates[position]:
-                rates[position], added[position] = rate, num_drafts
+                rates[position], added[position], accepted[position] = rate, num_drafts, num_accepted
     most = rates.max()
     longest = max_draft - 1
     while rates[longest] < (1.0 - CLOSE) * most:
@@ -140,4 +147,4 @@ def reckon(
     for position in range(longest + 1):
         for bucket in range(NUM_BUCKETS):
             worth += expected[position, bucket] * max(middles[bucket] - floor, 0.0)
-    return longest + 1, rates * (plain_ms / num_rows), floor, worth
+    return longest + 1, rates * (plain_ms / num_rows), floor, accepted[longest] / num_rows, worth

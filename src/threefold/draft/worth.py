@@ -13,6 +13,8 @@ ASK_AGAIN_STEPS = 16
 """A request whose drafts never come to anything is asked again this often."""
 MEMORY_ASKS = 24.0
 """Askings over which a request's worth is averaged."""
+RECENT_ASKS = 6.0
+"""… and so many over which it is known what came of it lately."""
 NEVER = -math.inf
 """The worth of a request that may not be asked."""
 ANY = -1.0
@@ -29,6 +31,7 @@ class RequestWorth:
     def __init__(self, max_draft: int) -> None:
         self._max_draft = max_draft
         self._worth: dict[int, float] = {}
+        self._tokens: dict[int, float] = {}  # drafts that came true of those asked for lately, where there were any
         self._limits: dict[int, int] = {}  # of those that may not be asked for max_draft
         self._seen: dict[int, float] = {}  # drafts that would come true of those last seen or had, where there are any
 
@@ -42,6 +45,7 @@ class RequestWorth:
     def stop(self, request_id: int) -> None:
         """Forget the request."""
         self._worth.pop(request_id, None)
+        self._tokens.pop(request_id, None)
         self._limits.pop(request_id, None)
         self._seen.pop(request_id, None)
 
@@ -62,6 +66,17 @@ class RequestWorth:
         """Of all requests, those that are worth so much."""
         return sum(map(least_worth.__le__, self._worth.values())) / len(self._worth) if self._worth else 0.0
 
+    @property
+    def evenness(self) -> float:
+        """How evenly drafts serve all requests, 0 to 1: log(1 + tokens), which says what they do for one, on average
+        over that of the average. 1 = each has as much of them.
+        """
+        tokens = [self._tokens.get(request_id, 0.0) for request_id in self._worth]
+        total = sum(tokens)
+        if not total:
+            return 1.0
+        return sum(map(math.log1p, tokens)) / (len(tokens) * math.log1p(total / len(tokens)))
+
     def asked_for(self, request_ids: Sequence[int], length: int, least_worth: float, step: int) -> dict[int, int]:
         """Lengths to ask for, up to `length`.
 
@@ -78,18 +93,22 @@ class RequestWorth:
                 lengths[key] = limit
         return lengths
 
-    def learn(self, request_ids: Iterable[int], worths: Iterable[float]) -> None:
-        """These were asked, and what came was worth so much."""
-        worth = self._worth
-        for key, new in zip(request_ids, worths, strict=True):
+    def learn(self, request_ids: Iterable[int], worths: Iterable[float], tokens: Iterable[float]) -> None:
+        """These were asked, and what came was worth so much: it should come true to so many tokens."""
+        worth, lately = self._worth, self._tokens
+        for key, new_worth, new_tokens in zip(request_ids, worths, tokens, strict=True):
             known = worth[key]
-            worth[key] = known + (new - known) / MEMORY_ASKS
+            worth[key] = known + (new_worth - known) / MEMORY_ASKS
+            known = lately.get(key, new_tokens)
+            lately[key] = known + (new_tokens - known) / RECENT_ASKS
 
     def miss(self, request_ids: Collection[int]) -> None:
         """These were asked, and nothing came."""
-        worth, seen = self._worth, self._seen
+        worth, lately, seen = self._worth, self._tokens, self._seen
         for key in request_ids:
             worth[key] -= worth[key] / MEMORY_ASKS
+            if key in lately:
+                lately[key] -= lately[key] / RECENT_ASKS
             seen.pop(key, None)
 
     def glimpse(self, seen: Mapping[int, float]) -> None:
@@ -102,7 +121,13 @@ class RequestWorth:
             else:
                 self._seen.pop(key, None)
 
-    def num_seen(self, request_ids: Iterable[int]) -> float:
-        """Drafts of these that would come true, as far as anybody has seen."""
-        seen = self._seen
-        return sum([seen.get(key, 0.0) for key in request_ids]) if seen else 0.0
+    def num_seen(self, request_ids: Collection[int], *, is_shared: bool = False) -> float:
+        """Drafts of these that would come true, as far as anybody has seen.
+
+        With is_shared, as many as would do the same for them if each had equally many of them.
+        """
+        seen, num_rows = self._seen, len(request_ids)
+        if not seen:
+            return 0.0
+        tokens = [seen.get(key, 0.0) for key in request_ids]
+        return num_rows * math.expm1(sum(map(math.log1p, tokens)) / num_rows) if is_shared else sum(tokens)
