@@ -35,11 +35,12 @@ def row_results(
     if len(token_ids) == len(plan.rows) and not (logprobs or errors or prompt_logprobs):
         if not (offers or inputs.wanted.has_drafts):
             return TokenRows(token_ids)
-        rows = zip(plan.rows, token_ids, strict=True)
+        columns = plan.columns
+        rows = zip(columns.request_ids, columns.max_draft, token_ids, strict=True)
         new = tuple.__new__  # several times as fast as RowResult(…)
         return [
-            new(RowResult, (ids, planned[3], *offers.get(planned[0], _NO_OFFER), None, None, None))
-            for planned, ids in rows
+            new(RowResult, (ids, max_draft, *offers.get(request_id, _NO_OFFER), None, None, None))
+            for request_id, max_draft, ids in rows
         ]
     results = [RowResult([])] * len(plan.rows)
     entries = logprobs or [None] * len(token_ids)

@@ -167,7 +167,8 @@ class Worker:
         ahead = self._go_ahead(plan, inputs, chosen)
         asked = {}
         if self._drafting.has_drafters and any(plan.columns.next_draft):
-            asked = {row.request_id: row.next_draft for row in plan.rows if row.next_draft and row.wants_token}
+            ids, _, _, _, _, wants_token, next_draft = plan.columns
+            asked = {key: num for key, num, wants in zip(ids, next_draft, wants_token, strict=True) if num and wants}
         num_drops = rows.num_drops[wanted.rows]
         return _Flight(plan, inputs, found.hidden, chosen, pending, num_drops, asked, num_draftings, ahead)
 

@@ -117,8 +117,9 @@ class Committer:
         """
         by_id, observe = self._running.by_id, self._controller.observe
         deltas, going_on = settled.deltas, settled.going_on
-        for row_plan, row_result in zip(settled.plan.rows, settled.result.rows, strict=True):
-            request_id, num_computed, num_new, max_draft, _, wants_token, _ = row_plan
+        request_ids, all_computed, all_new, all_drafts, _, all_want, _ = settled.plan.columns
+        plans = zip(request_ids, all_computed, all_new, all_drafts, all_want, settled.result.rows, strict=True)
+        for place, (request_id, num_computed, num_new, max_draft, wants_token, row_result) in enumerate(plans):
             token_ids, num_drafted, survival, drafter, logprobs, _, error = row_result
             row = by_id.get(request_id)
             if row is None:
@@ -147,7 +148,7 @@ class Committer:
                 continue
             if num_drafted:
                 settled.verified.append((verified, num_drafted, num_accepted))
-            delta = self._settle_row(row, row_plan, row_result, computed)
+            delta = self._settle_row(row, settled.plan.rows[place], row_result, computed)
             if delta.token_ids:
                 deltas.append(delta)
 

@@ -12,7 +12,7 @@ from threefold.cache.manager import CacheManager
 from threefold.cost import StepShape
 from threefold.draft.controller import DraftPolicy, RowDraft
 from threefold.schedule.running import Row
-from threefold.step import RowColumns, RowPlan, StepPlan
+from threefold.step import RowColumns, StepPlan
 
 
 class DraftPlanner:
@@ -30,61 +30,62 @@ class DraftPlanner:
             rows: the running rows, by request id.
             in_flight: the step before it, where that still runs: its tokens are on their way.
         """
-        request_ids, wants_token = columns.request_ids, columns.wants_token
-        if not all(wants_token):
-            request_ids = list(compress(request_ids, wants_token))
-        wanted = self._controller.appetites(request_ids)
+        wanted = self._appetites(columns)
         if not wanted:
             return columns
         before = RowColumns() if in_flight is None else in_flight.columns
         on_their_way = set(compress(before.request_ids, before.wants_token))
-        next_draft = [0] * len(wants_token)
-        for place, (request_id, wants) in enumerate(zip(columns.request_ids, wants_token, strict=True)):
+        next_draft = [0] * len(columns.request_ids)
+        for place, (request_id, wants) in enumerate(zip(columns.request_ids, columns.wants_token, strict=True)):
             length = wanted.get(request_id, 0)
             if length and wants:
                 num_committed = 2 if request_id in on_their_way else 1
                 next_draft[place] = min(length, rows[request_id].useful_draft(num_committed))
         return columns._replace(next_draft=next_draft)
 
-    def plan(self, plans: list[RowPlan], rows: Mapping[int, Row], budget: int, num_spare: int) -> None:
+    def plan(self, columns: RowColumns, rows: Mapping[int, Row], budget: int, num_spare: int) -> RowColumns:
         """The same where rows have drafts at hand, which are verified in the step; a hot loop.
 
         Args:
-            plans: the step without drafts; changed in place.
+            columns: the step without drafts.
             rows: the running rows, by request id.
             budget: tokens that the step may still take.
             num_spare: blocks that drafts must leave to others.
         """
-        drafts, entries, num_asked = self._at_hand(plans, rows)
-        chosen = iter(self._controller.choose(drafts, shape_of(RowColumns.of(plans))._replace(num_drafted=num_asked)))
-        new = tuple.__new__  # several times as fast as RowPlan(…)
-        for index, row, num_at_hand, next_draft in entries:
-            request_id, num_computed, num_new, _, new_blocks, _, _ = plans[index]
+        drafts, entries, num_asked = self._at_hand(columns, rows)
+        chosen = iter(self._controller.choose(drafts, shape_of(columns)._replace(num_drafted=num_asked)))
+        num_computed, num_new, new_blocks = columns.num_computed, list(columns.num_new), list(columns.new_blocks)
+        max_draft, next_draft = [0] * len(num_new), [0] * len(num_new)
+        for place, row, num_at_hand, next_draft[place] in entries:
             num_drafts = next(chosen) if num_at_hand else 0
             if num_drafts > num_at_hand or num_drafts > budget:
                 num_drafts = min(num_at_hand, budget)
-            end = num_computed + num_new + num_drafts
+            if not num_drafts:
+                continue
+            end = num_computed[place] + num_new[place] + num_drafts
             if end > row.num_slots:
-                new_blocks += self._grow(row, end, num_spare)
+                new_blocks[place] += self._grow(row, end, num_spare)
                 num_drafts -= max(end - row.num_slots, 0)
             budget -= num_drafts
-            columns = request_id, num_computed, num_new + num_drafts, num_drafts, new_blocks, True, next_draft
-            plans[index] = new(RowPlan, columns)
+            num_new[place] += num_drafts
+            max_draft[place] = num_drafts
+        return columns._replace(num_new=num_new, max_draft=max_draft, new_blocks=new_blocks, next_draft=next_draft)
 
     def _at_hand(
-        self, plans: list[RowPlan], rows: Mapping[int, Row]
+        self, columns: RowColumns, rows: Mapping[int, Row]
     ) -> tuple[list[RowDraft], list[tuple[int, Row, int, int]], int]:
         """What there is to verify, as far as it is of any use, and what to ask for.
 
         Returns:
-            The drafts; index, row, drafts and length to ask for of each plan with either; and the sum of the lengths.
+            The drafts; place, row, drafts and length to ask for of each plan with either; and the sum of the lengths.
         """
-        wanted = self._appetites(plans)
+        wanted = self._appetites(columns)
         drafts: list[RowDraft] = []
         entries: list[tuple[int, Row, int, int]] = []
         num_asked = 0
-        new = tuple.__new__
-        for index, (request_id, num_computed, num_new, _, _, wants_token, _) in enumerate(plans):
+        new = tuple.__new__  # several times as fast as RowDraft(…)
+        each = zip(columns.request_ids, columns.num_computed, columns.num_new, columns.wants_token, strict=True)
+        for place, (request_id, num_computed, num_new, wants_token) in enumerate(each):
             if not wants_token:
                 continue
             row = rows[request_id]
@@ -99,12 +100,15 @@ class DraftPlanner:
                 drafts.append(new(RowDraft, (request_id, survival, row.drafter, num_computed + num_new)))
             elif not length:
                 continue
-            entries.append((index, row, num_at_hand, length))
+            entries.append((place, row, num_at_hand, length))
             num_asked += length
         return drafts, entries, num_asked
 
-    def _appetites(self, plans: list[RowPlan]) -> Mapping[int, int]:
-        return self._controller.appetites([plan[0] for plan in plans if plan[5]])
+    def _appetites(self, columns: RowColumns) -> Mapping[int, int]:
+        request_ids, wants_token = columns.request_ids, columns.wants_token
+        if not all(wants_token):
+            request_ids = list(compress(request_ids, wants_token))
+        return self._controller.appetites(request_ids)
 
     def _grow(self, row: Row, num_tokens: int, num_spare: int) -> tuple[int, ...]:
         """Slots for drafts, if there are blocks to spare for them."""

@@ -8,7 +8,7 @@ about tensors, devices or text.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from threefold.cache.manager import CacheManager
@@ -136,18 +136,19 @@ class Scheduler:
         limits = self._open_step()
         budget, num_prompt_tokens, has_drafts = self._plan_running(plans, limits.num_prompt_tokens)
         budget = self._plan_waiting(plans, new_rows, budget, num_prompt_tokens)
-        num_spare = self._cache.num_blocks if self._admission.is_short_of_blocks else len(self._running)
-        if has_drafts and self._slo is not None:
-            budget = self._slo.num_drafts(shape_of(RowColumns.of(plans)), budget)
-        if has_drafts and self._max_wanted_beside_prompts is not None and any(plan.num_new > 1 for plan in plans):
-            budget = min(budget, self._max_wanted_beside_prompts - len(plans))
-        rows: Sequence[RowPlan] = plans
-        if has_drafts and budget > 0:
-            self._drafts.plan(plans, self._running.by_id, budget, num_spare)
-        else:
-            rows = ColumnRows(self._drafts.ask(RowColumns.of(plans), self._running.by_id))
         if not plans:
             return None
+        columns = RowColumns.of(plans)
+        num_spare = self._cache.num_blocks if self._admission.is_short_of_blocks else len(self._running)
+        if has_drafts and self._slo is not None:
+            budget = self._slo.num_drafts(shape_of(columns), budget)
+        if has_drafts and self._max_wanted_beside_prompts is not None and any(num > 1 for num in columns.num_new):
+            budget = min(budget, self._max_wanted_beside_prompts - len(plans))
+        if has_drafts and budget > 0:
+            columns = self._drafts.plan(columns, self._running.by_id, budget, num_spare)
+        else:
+            columns = self._drafts.ask(columns, self._running.by_id)
+        rows = ColumnRows(columns)
         lent = self._lending.lend(rows, num_spare)
         return StepPlan(rows, new_rows, self._running.take_dropped(), self._cache.loans.take_recalled(), lent)
 
