@@ -1,4 +1,4 @@
-"""Texts in one array are searched as each would be by itself."""
+"""Texts in a few arrays are searched as each would be by itself."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ import random
 import numpy as np
 import pytest
 
+from threefold.draft import texts as module
 from threefold.draft.drafter import Draft, RowTexts
-from threefold.draft.match import MatchIndex
-from threefold.draft.texts import Texts
+from threefold.draft.texts import Beside, Texts
+
+
+def found(texts: Texts, slots: list[int], wanted: list[int], *more: object) -> dict[int, Draft]:
+    """The drafts by place."""
+    longs = np.array(slots, dtype=np.int64), np.array(wanted, dtype=np.int64)
+    return texts.search(*longs, *more).by_request(range(len(slots)))
 
 
 @pytest.mark.parametrize("limits", [(1, 4), (2, 8), (3, 3)])
@@ -23,8 +29,8 @@ def test_a_search_of_many_is_one_of_each(limits: tuple[int, int], seed: int) -> 
             given = [dice.randrange(4) for _ in range(dice.choice([0, 1, 5, 90, 400]))]
             slot = texts.add(given)
             assert slot not in alone
-            alone[slot] = MatchIndex(*limits)
-            alone[slot].extend(given)
+            alone[slot] = Texts(*limits)
+            alone[slot].add(given)
         elif verb < 0.25:
             slot = dice.choice(list(alone))
             texts.drop(slot)
@@ -33,11 +39,11 @@ def test_a_search_of_many_is_one_of_each(limits: tuple[int, int], seed: int) -> 
             for slot in dice.sample(list(alone), dice.randint(1, len(alone))):
                 more = [dice.randrange(4) for _ in range(dice.choice([1, 3, 40]))]
                 texts.extend(slot, more)
-                alone[slot].extend(more)
+                alone[slot].extend(0, more)
         slots = dice.sample(list(alone), dice.randint(0, len(alone)))
         wanted = [dice.randint(1, 6) for _ in slots]
-        expected = [alone[slot].find(alone[slot], num) for slot, num in zip(slots, wanted, strict=True)]
-        assert texts.search(slots, wanted) == [None if found is None else found.draft for found in expected]
+        one_by_one = [found(alone[slot], [0], [num]) for slot, num in zip(slots, wanted, strict=True)]
+        assert found(texts, slots, wanted) == {place: drafts[0] for place, drafts in enumerate(one_by_one) if drafts}
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -58,13 +64,48 @@ def test_texts_kept_elsewhere_are_followed_and_searched_as_those_here(seed: int)
             rows.lengths[row] += len(more)
         asked = dice.sample(range(6), dice.randint(0, 6))
         wanted = [dice.randint(1, 6) for _ in asked]
-        found = elsewhere.search_rows(
-            np.array([slots[row][1] for row in asked], dtype=np.int64),
-            np.array(wanted, dtype=np.int64),
-            rows._replace(rows=np.array(asked, dtype=np.int64)),
-        )
-        expected = here.search([slots[row][0] for row in asked], wanted)
-        for i, draft in enumerate(expected):
-            num = int(found.counts[i])
-            ids, survival = found.token_ids[i, :num].tolist(), tuple(found.survival[i, :num].tolist())
-            assert (Draft(ids, survival) if num else None) == draft
+        kept = rows._replace(rows=np.array(asked, dtype=np.int64))
+        expected = found(here, [slots[row][0] for row in asked], wanted)
+        assert found(elsewhere, [slots[row][1] for row in asked], wanted, kept) == expected
+
+
+def test_each_is_looked_for_in_its_own_text_and_in_what_is_beside_it() -> None:
+    texts, common, apart = Texts(2, 8), Texts(2, 8), Texts(2, 8)
+    slots = [texts.add(tokens) for tokens in ([1, 2, 50, 1, 2], [7, 1, 2], [9, 7, 1, 2], [1, 2], [7, 1, 2])]
+    first, second = common.add([1, 2, 51, 7, 1, 2, 61]), common.add([7, 1, 2, 62, 9, 7, 1, 2, 63])
+    besides = [
+        Beside(np.array([0, 2, 1]), common, np.array([first, second])),
+        Beside(np.array([4]), apart, np.array([apart.add([1, 2, 71])])),
+        Beside(np.array([3]), texts, module.NO_SLOTS),
+    ]
+    drafts = found(texts, slots, [1] * 5, None, besides)
+    assert {place: draft.token_ids for place, draft in drafts.items()} == {0: [50], 1: [61], 2: [63], 4: [71]}
+    common.extend(second, [*range(300, 300 + module.LEAST_ROOM), 7, 1, 2, 81])  # it gets other arrays
+    for others, token_id in ((np.array([first, second]), 61), (np.array([second]), 81)):
+        beside = Beside(np.array([0]), common, others)
+        assert found(texts, slots[1:2], [1], None, [beside])[0].token_ids == [token_id]
+
+
+def test_more_slots_leave_tables_as_they_are() -> None:
+    texts = Texts(2, 8)
+    slot = texts.add([1, 2, 3, 1, 2])
+    found(texts, [slot], [1])
+    indexed = texts.tables[2][slot]
+    assert indexed == 5
+    others = [texts.add([4, 5]) for _ in range(5)]
+    assert texts.tables[2][slot] == indexed
+    assert found(texts, [slot, *others], [1] * 6) == {0: Draft([3], found(texts, [slot], [1])[0].survival)}
+
+
+def test_it_is_compiled_for_one_kind_of_call() -> None:
+    """What prepare() calls is all that a step may ask, so none waits for the compiler."""
+    module.prepare()
+    signatures = list(module._search.signatures)
+    texts, memory = Texts(2, 8), Texts(1, 4)
+    slots, rows = (
+        [texts.add([1, 2, 3, 1, 2])],
+        RowTexts(np.ones((1, 9), np.int32), np.full(1, 9), np.zeros(1, np.int64)),
+    )
+    found(texts, slots, [2], rows, [Beside(np.array([0]), memory, np.array([memory.add([])]))])
+    assert module._search.signatures == signatures
+    assert len(signatures) == 1

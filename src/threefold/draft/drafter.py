@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -37,6 +37,11 @@ class RowDrafts(NamedTuple):
     """[num_rows, most], as a Draft has it."""
     counts: npt.NDArray[np.int64]
     """[num_rows] tokens drafted; 0 = no good guess."""
+
+    def by_request(self, request_ids: Iterable[int]) -> dict[int, Draft]:
+        """The same for the requests in these rows, those without a good guess left out."""
+        drafts = zip(request_ids, self.token_ids.tolist(), self.survival.tolist(), self.counts.tolist(), strict=True)
+        return {request_id: Draft(ids[:num], tuple(chances[:num])) for request_id, ids, chances, num in drafts if num}
 
 
 class Drafter(Protocol):

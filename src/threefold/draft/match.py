@@ -11,17 +11,26 @@ of the text. Compiled by numba: a step may ask hundreds of rows, and on a card n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 import numba
 import numpy as np
 import numpy.typing as npt
 
-from threefold.draft.drafter import Draft
-
 Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
 
+Tables = tuple[Ints, Longs, Longs, Ints, Ints, Ints, int]
+"""Texts, each in a slot, and where their anchors are.
+
+    tokens        [num_slots, room]              room is a power of two
+    num_tokens    [num_slots]
+    num_indexed   [num_slots]                    tokens that the two tables know of
+    last          [num_slots, num_sizes, room]   latest position of the anchors that share a place; 0 = none
+    before        [num_slots, num_sizes, room]   the position before a position
+    sizes         [num_sizes]                    lengths of the anchors
+    max_match     longest match that is told from longer ones
+
+A plain tuple: its parts alone take longer to hand over, and a named one longer still.
+"""
 BORDER = -1
 """Where a text that was put together of others is joined; no match and no draft reaches across."""
 MAX_CANDIDATES = 5
@@ -34,17 +43,7 @@ MOST = 0.97
 """A copy may end anywhere."""
 LEAST_SURVIVAL = 0.02
 """Drafts end where less than this is left."""
-LEAST_ROOM = 256
-"""Tokens that a text has room for at first."""
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio, which spreads consecutive numbers (Knuth)
-
-
-class Found(NamedTuple):
-    """The longest earlier occurrence of a text's end, and what is drafted from it."""
-
-    length: int
-    """Tokens that agree, counted backwards."""
-    draft: Draft
 
 
 def anchor_sizes(min_match: int, max_match: int) -> Ints:
@@ -52,77 +51,49 @@ def anchor_sizes(min_match: int, max_match: int) -> Ints:
     return np.array(sorted({min_match, (min_match + max_match) // 2}, reverse=True), dtype=np.int32)
 
 
-class MatchIndex:
-    """A growing text that can be searched for where another text's end, or its own, occurred before.
+@numba.njit(cache=True, nogil=True)
+def put_longer(
+    places: Longs,
+    texts: Tables,
+    slots: Longs,
+    others: Tables,
+    other_slots: Longs,
+    num_wanted: Longs,
+    lengths: Longs,
+    token_ids: Ints,
+    survival: npt.NDArray[np.float64],
+    counts: Longs,
+) -> None:
+    """Draft what followed the longest match of each text's end in another, where it is longer than what was found yet.
 
-    Appending is cheap; the tables catch up when somebody searches.
+    Of matches that are as long the most recent counts. What is looked through catches up first.
 
     Args:
-        min_match: shortest match that counts, tokens, at least 1.
-        max_match: longest match that is told from longer ones, tokens, not less than min_match.
+        places: [num_places] which of those below, counted from 0.
+        texts: whose ends are looked for.
+        slots: [num_asked] theirs.
+        others: what is looked through, which may be the same texts.
+        other_slots: [num_asked] where, for each.
+        num_wanted: [num_asked] most tokens to draft.
+        lengths: [num_asked] of the matches found yet, 0 = none. Set where there is a longer one, as the three below.
+        token_ids: [num_asked, most] drafts.
+        survival: [num_asked, most] theirs.
+        counts: [num_asked] tokens drafted.
     """
-
-    def __init__(self, min_match: int, max_match: int) -> None:
-        self._max_match = max_match
-        self._sizes = anchor_sizes(min_match, max_match)
-        self._num_tokens = 0
-        self._num_indexed = 0
-        self._tokens = np.empty(0, dtype=np.int32)
-        self._last: Ints = np.empty((0, 0), dtype=np.int32)  # [num_sizes, table] latest position of an anchor; 0 = none
-        self._before: Ints = np.empty((0, 0), dtype=np.int32)  # [num_sizes, room] the position before a position
-
-    def __len__(self) -> int:
-        return self._num_tokens
-
-    @property
-    def token_ids(self) -> Ints:
-        """The text so far."""
-        return self._tokens[: self._num_tokens]
-
-    def extend(self, token_ids: Sequence[int] | Ints) -> None:
-        """Append."""
-        start, end = self._num_tokens, self._num_tokens + len(token_ids)
-        if end > len(self._tokens):
-            self._grow(end)
-        self._tokens[start:end] = token_ids
-        self._num_tokens = end
-
-    def find(self, text: MatchIndex, num_tokens: int) -> Found | None:
-        """What followed the longest match of the end of text, the most recent among equals; None = no match."""
-        num_known, num_indexed = self._num_tokens, self._num_indexed
-        if not num_known:
-            return None
-        self._num_indexed = num_known
-        length, token_ids, survival = find_match(
-            self._tokens,
-            num_indexed,
-            num_known,
-            self._sizes,
-            self._last,
-            self._before,
-            text._tokens,
-            text._num_tokens,
-            self._max_match,
-            num_tokens,
-        )
-        return Found(length, Draft(token_ids.tolist(), tuple(survival.tolist()))) if length else None
-
-    def _grow(self, num_needed: int) -> None:
-        room = max(LEAST_ROOM, 1 << (num_needed - 1).bit_length())
-        tokens = np.empty(room, dtype=np.int32)
-        tokens[: self._num_tokens] = self.token_ids
-        self._tokens = tokens
-        num_sizes = len(self._sizes)
-        self._last = np.zeros((num_sizes, room), dtype=np.int32)
-        self._before = np.zeros((num_sizes, room), dtype=np.int32)
-        self._num_indexed = 0
-
-
-def prepare() -> None:
-    """Have the search compiled, or its compiled form read from the disk, before a step depends on it."""
-    index = MatchIndex(1, 2)
-    index.extend([1, 1])
-    index.find(index, 1)
+    all_tokens, num_tokens, num_indexed, last, before, sizes, max_match = others
+    at = np.empty(MAX_CANDIDATES, dtype=np.int32)
+    for place in places:
+        if lengths[place] == max_match:
+            continue
+        slot, other = slots[place], other_slots[place]
+        text, tokens = texts[0][slot][: texts[1][slot]], all_tokens[other][: num_tokens[other]]
+        _index(tokens, num_indexed[other], sizes, last[other], before[other])
+        num_indexed[other] = len(tokens)
+        length, num_longest = _longest(tokens, sizes, last[other], before[other], text, max_match, at)
+        if length > lengths[place]:
+            num = _copy(tokens, at[:num_longest], length, num_wanted[place], token_ids[place], survival[place])
+            if num:
+                lengths[place], counts[place] = length, num
 
 
 @numba.njit(cache=True, nogil=True)
@@ -136,10 +107,10 @@ def _place(tokens: Ints, end: int, size: int, num_places: int) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def _index(tokens: Ints, start: int, end: int, sizes: Ints, last: Ints, before: Ints) -> None:
-    """Take in positions start to end, exclusive: what ends the text has nothing behind it yet."""
+def _index(tokens: Ints, start: int, sizes: Ints, last: Ints, before: Ints) -> None:
+    """Take in positions from start: what ends the text has nothing behind it yet."""
     for row in range(len(sizes)):
-        for position in range(max(start, sizes[row]), end):
+        for position in range(max(start, sizes[row]), len(tokens)):
             place = _place(tokens, position, sizes[row], last.shape[1])
             before[row, position] = last[row, place]
             last[row, place] = position
@@ -177,54 +148,13 @@ def _candidates(tokens: Ints, size: int, last: Ints, before: Ints, text: Ints, m
 
 
 @numba.njit(cache=True, nogil=True)
-def find_match(
-    tokens: Ints,
-    num_indexed: int,
-    num_known: int,
-    sizes: Ints,
-    last: Ints,
-    before: Ints,
-    text: Ints,
-    num_text: int,
-    max_match: int,
-    num_wanted: int,
-):
-    """Catch up with the index, then (length of the match, drafts, their survival); one call, as each has its price."""
-    at = np.empty(MAX_CANDIDATES, dtype=np.int32)
-    copied, survival = np.empty(num_wanted, dtype=np.int32), np.empty(num_wanted)
-    length, num = put_match(
-        tokens, num_indexed, num_known, sizes, last, before, text, num_text, max_match, num_wanted, at, copied, survival
-    )
-    return length, copied[:num], survival[:num]
-
-
-@numba.njit(cache=True, nogil=True)
-def put_match(
-    tokens: Ints,
-    num_indexed: int,
-    num_known: int,
-    sizes: Ints,
-    last: Ints,
-    before: Ints,
-    text: Ints,
-    num_text: int,
-    max_match: int,
-    num_wanted: int,
-    at: Ints,
-    copied: Ints,
-    survival: npt.NDArray[np.float64],
-):
-    """The same with arrays to put drafts into, the last two. Returns (length of the match, length of the draft)."""
-    _index(tokens, num_indexed, num_known, sizes, last, before)
-    tokens, text = tokens[:num_known], text[:num_text]
+def _longest(tokens: Ints, sizes: Ints, last: Ints, before: Ints, text: Ints, max_match: int, at: Ints):
+    """The same by the longest anchors that occur."""
     for row in range(len(sizes)):
-        size = sizes[row]
-        if num_text < size:
-            continue
-        length, num_longest = _candidates(tokens, size, last[row], before[row], text, max_match, at)
-        if length:
-            num_copied = _copy(tokens, at[:num_longest], length, num_wanted, copied, survival)
-            return (length if num_copied else 0), num_copied
+        if len(text) >= sizes[row]:
+            length, num_longest = _candidates(tokens, sizes[row], last[row], before[row], text, max_match, at)
+            if length:
+                return length, num_longest
     return 0, 0
 
 

@@ -5,12 +5,12 @@ Knows nothing about models; costs microseconds. It pays where answers quote: cod
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from threefold.draft.drafter import Draft, RowDrafts, RowTexts
+from threefold.draft.match import Longs
 from threefold.draft.texts import Texts, prepare
 
 
@@ -41,16 +41,18 @@ class NgramDrafter:
     def propose(self, wanted: Mapping[int, int]) -> dict[int, Draft]:
         """What followed the longest match; a request without a match is left out."""
         asked = {request_id: num_tokens for request_id, num_tokens in wanted.items() if num_tokens > 0}
-        drafts = self._texts.search([self._slots[request_id] for request_id in asked], list(asked.values()))
-        return {request_id: draft for request_id, draft in zip(asked, drafts, strict=True) if draft is not None}
+        num_wanted = np.fromiter(asked.values(), np.int64, len(asked))
+        return self._texts.search(self._find(asked), num_wanted).by_request(asked)
 
-    def draft_rows(self, request_ids: Sequence[int], num_wanted: npt.NDArray[np.int64], texts: RowTexts) -> RowDrafts:
+    def draft_rows(self, request_ids: Sequence[int], num_wanted: Longs, texts: RowTexts) -> RowDrafts:
         """What followed the longest match of each row; the index catches up with it first."""
-        slots = np.fromiter(map(self._slots.__getitem__, request_ids), np.int64, len(request_ids))
-        return self._texts.search_rows(slots, num_wanted, texts)
+        return self._texts.search(self._find(request_ids), num_wanted, texts)
 
     def stop(self, request_id: int) -> None:
         """Forget the request."""
         slot = self._slots.pop(request_id, None)
         if slot is not None:
             self._texts.drop(slot)
+
+    def _find(self, request_ids: Collection[int]) -> Longs:
+        return np.fromiter(map(self._slots.__getitem__, request_ids), np.int64, len(request_ids))

@@ -20,7 +20,7 @@ import numba
 import numpy as np
 
 import threefold
-from threefold.draft import match, texts
+from threefold.draft import texts
 from threefold.draft.controller import prepare_admission, prepare_learning, prepare_outlook
 from threefold.runner import loops
 from threefold.sample import verify
@@ -37,7 +37,7 @@ def _draw() -> None:
 
 
 def _small() -> None:
-    for prepare in (prepare_learning, match.prepare, texts.prepare, loops.prepare, verify.prepare):
+    for prepare in (prepare_learning, texts.prepare, loops.prepare, verify.prepare):
         prepare()
 
 
