@@ -9,6 +9,7 @@ from threefold.bench.prompt import Prompt
 from threefold.bench.workload import Workload
 from threefold.config import EngineConfig
 from threefold.engine.loop import BuiltEngine
+from threefold.request import Request
 from threefold.testing.byte_tokenizer import ByteTokenizer
 
 WORKLOAD = Workload(tuple(Prompt(f"prompt {index}", "qa") for index in range(10)), 10, "x.jsonl", "abc", "all")
@@ -37,6 +38,21 @@ def test_the_same_keys_as_over_http(engine: BuiltEngine) -> None:
 def test_all_at_once_unless_said(engine: BuiltEngine) -> None:
     result = offline.bench_offline(WORKLOAD, LoadOptions(max_tokens=4, ignore_eos=True), EngineConfig())
     assert result["max_concurrency"] == result["max_concurrent_requests"] == 10
+
+
+def test_each_prompt_has_its_own_length_and_seed(engine: BuiltEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, add_request = [], engine.core.add_request
+
+    def added(request: Request) -> None:
+        asked.append((request.params.max_tokens, request.params.seed, request.params.ignore_eos))
+        add_request(request)
+
+    monkeypatch.setattr(engine.core, "add_request", added)
+    prompts = (Prompt("a", max_tokens=3), Prompt("b"), Prompt("c", max_tokens=3))
+    load = LoadOptions(max_tokens=4, ignore_eos=True, shuffle_seed=7)
+    result = offline.bench_offline(Workload(prompts, 3, "x", "y", "all"), load, EngineConfig())
+    assert asked == [(3, 7, True), (4, 8, True), (3, 9, True)]
+    assert result["total_output_tokens"] == 10
 
 
 def test_a_prompt_that_does_not_fit_fails_alone(engine: BuiltEngine) -> None:

@@ -40,14 +40,14 @@ def test_a_findable_block_is_kept_when_released(pool: BlockPool, index: PrefixIn
     pool.release([block_id])
 
     assert counts(pool) == (3, 1, 0)
-    pool.hold(block_id)
+    pool.hold([block_id])
     assert counts(pool) == (3, 0, 1)
     assert pool.faults([block_id]) == []
 
 
 def test_a_shared_block_is_held_until_the_last_one_lets_go(pool: BlockPool) -> None:
     (block_id,) = pool.take(1)
-    pool.hold(block_id)
+    pool.hold([block_id])
     pool.release([block_id])
     assert counts(pool) == (3, 0, 1)
     pool.release([block_id])
@@ -59,7 +59,7 @@ def test_free_blocks_go_first_then_the_longest_unused(pool: BlockPool, index: Pr
     for block_id in blocks[:3]:
         index.publish(bytes([block_id]), block_id)
     pool.release([blocks[1], blocks[0], blocks[2], blocks[3]])
-    pool.hold(blocks[1])
+    pool.hold([blocks[1]])
     pool.release([blocks[1]])  # used again, so it is the newest now
 
     assert pool.take(4) == [blocks[3], blocks[0], blocks[2], blocks[1]]
@@ -87,7 +87,7 @@ Breakage = Callable[[BlockPool, PrefixIndex, int], None]
     [
         (lambda pool, index, block: pool._free.append(block), "free 4 + cached 0 + held 1 + lent 0 is not 4"),
         (lambda pool, index, block: pool._free.pop(), "free 2 + cached 0 + held 1 + lent 0 is not 4"),
-        (lambda pool, index, block: pool.hold(block), "the counts of holders are not those of the requests"),
+        (lambda pool, index, block: pool.hold([block]), "the counts of holders are not those of the requests"),
         (lambda pool, index, block: index.publish(b"x", pool._free[0]), "a free or lent block is findable"),
         (lambda pool, index, block: pool._cached.update({pool._free.pop(): None}), "a cached block is not findable"),
     ],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from threefold.draft.drafter import RowDrafter, RowDrafts
 from threefold.draft.ngram import NgramDrafter
+from threefold.draft.suffix import SuffixDrafter
 from threefold.runner.drafting import Drafting
 from threefold.runner.proposing import Proposing
 from threefold.runner.rows import Rows
@@ -16,15 +18,25 @@ from threefold.runner.rows import Rows
 VOCAB = 32
 
 
-class ToldNgram:
-    """The same drafter with the four verbs alone."""
+class Told:
+    """A drafter with the four verbs alone."""
 
-    name = "ngram"
-
-    def __init__(self) -> None:
-        drafter = NgramDrafter(2, 5)
+    def __init__(self, make_drafter: type[NgramDrafter | SuffixDrafter]) -> None:
+        drafter = make_drafter(2, 5)
+        self.name = drafter.name
         self.start, self.observe = drafter.start, drafter.observe
         self.propose, self.stop = drafter.propose, drafter.stop
+
+
+class Keeping(NgramDrafter):
+    """Keeps what it is told at first."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 5)
+        self.told: Sequence[int] = ()
+
+    def start(self, request_id, token_ids, salt):
+        self.told = token_ids
 
 
 class Broken(NgramDrafter):
@@ -45,11 +57,12 @@ def make(drafter, rows):
     return Proposing(rows, drafting), drafting
 
 
+@pytest.mark.parametrize("make_drafter", [NgramDrafter, SuffixDrafter])
 @pytest.mark.parametrize("seed", range(4))
-def test_reading_rows_is_as_being_told(seed, new_row):
+def test_reading_rows_is_as_being_told(seed, make_drafter, new_row):
     dice = random.Random(seed)
     many = [Rows(max_rows=4, max_tokens=400, block_size=4, max_draft=3) for _ in range(2)]
-    both = [make(drafter, rows) for drafter, rows in zip((NgramDrafter(2, 5), ToldNgram()), many, strict=True)]
+    both = [make(drafter, rows) for drafter, rows in zip((make_drafter(2, 5), Told(make_drafter)), many, strict=True)]
     assert [drafting.can_draft_rows for _, drafting in both] == [True, False]
     here: list[int] = []
     for step in range(120):
@@ -76,6 +89,16 @@ def test_reading_rows_is_as_being_told(seed, new_row):
             at_hand = [rows.draft(rows.find(key), int(rows.num_drafts[rows.find(key)])) for key in here]
             answers.append((seen, offers, at_hand, drafting.take_num_faults()))
         assert answers[0] == answers[1]
+
+
+def test_what_a_drafter_is_told_is_not_the_rows_memory(rows, new_row):
+    drafter = Keeping()
+    proposing, _ = make(drafter, rows)
+    new = new_row(1, (1, 2, 3))
+    row = rows.add(new)
+    proposing.start(new)
+    rows.token_ids[row] = 0
+    assert list(drafter.told) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("is_nonsense", [False, True])
@@ -109,6 +132,6 @@ def test_a_fault_costs_drafts_alone(rows, new_row, is_nonsense):
 
 
 def test_only_a_drafter_alone_reads_rows(rows):
-    assert not Drafting([NgramDrafter(2, 5), ToldNgram()], VOCAB).can_draft_rows
-    assert not Drafting([ToldNgram()], VOCAB).can_draft_rows
+    assert not Drafting([NgramDrafter(2, 5), Told(NgramDrafter)], VOCAB).can_draft_rows
+    assert not Drafting([Told(NgramDrafter)], VOCAB).can_draft_rows
     assert not Drafting([], VOCAB).can_draft_rows

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from threefold.request import SamplingParams
 from threefold.sample.logits import Window, transform
-from threefold.sample.transforms import Transforms
+from threefold.sample.transforms import Transforms, wishes_any
 
 VOCAB = 10
 INF = float("inf")
@@ -93,7 +94,22 @@ def test_committed_tokens_join_the_history():
     assert banned(logits[0]) == {5}
 
 
-def test_defaults_change_nothing():
-    assert Transforms(SamplingParams(), frozenset({9}), (1, 2), 2).is_empty
-    assert not Transforms(SamplingParams(min_tokens=1), frozenset({9}), (1, 2), 2).is_empty
-    assert Transforms(SamplingParams(min_tokens=1), frozenset(), (1, 2), 2).is_empty
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"min_tokens": 1},
+        {"logit_bias": {1: 1.0}},
+        {"allowed_token_ids": (1,)},
+        {"bad_words_token_ids": ((1,),)},
+        {"repetition_penalty": 1.1},
+        {"frequency_penalty": 0.1},
+        {"presence_penalty": -0.1},
+    ],
+)
+def test_whoever_wishes_something_of_the_logits_is_known(wish):
+    assert wishes_any(SamplingParams(**wish), frozenset({9}))
+
+
+def test_most_wish_nothing_of_the_logits():
+    assert not wishes_any(SamplingParams(top_k=3, logprobs=2, seed=5), frozenset({9}))
+    assert not wishes_any(SamplingParams(min_tokens=1), frozenset()), "nothing that ends it is to be kept away"

@@ -38,7 +38,9 @@ def test_max_tokens_counts_behind_the_prompt(byte_tokenizer: Any) -> None:
         ([1] * 10, {"max_tokens": None, "min_tokens": 11}, InvalidRequestError, "room for 10 tokens"),
         ([1, 270], {}, InvalidRequestError, "token id 270 is outside the vocabulary of 270"),
         ([-1], {}, InvalidRequestError, "token id -1"),
+        ([1, -(2**63)], {}, InvalidRequestError, "token id -9223372036854775808 is outside"),
         ([2**70], {}, InvalidRequestError, "outside the vocabulary"),
+        ([1, -(2**70)], {}, InvalidRequestError, "outside the vocabulary"),
         ([1], {"stop_token_ids": (270,)}, InvalidRequestError, "token id 270"),
         ([1], {"logit_bias": {-4: 1.0}}, InvalidRequestError, "token id -4"),
         ([1], {"allowed_token_ids": (1, 2**40)}, InvalidRequestError, "vocabulary"),
@@ -55,6 +57,11 @@ def test_what_cannot_run_is_refused(
 def test_no_text_reaches_the_engine(byte_tokenizer: Any) -> None:
     params = ready(byte_tokenizer, [1], stop=("x",), bad_words=("the",), n=3, seed=5).params
     assert (params.stop, params.bad_words, params.n, params.seed) == ((), (), 1, None)
+
+
+def test_a_wish_that_is_ready_stays_as_it_is(byte_tokenizer: Any) -> None:
+    params = SamplingParams(max_tokens=5, top_k=3)
+    assert prepare([1], params, LIMITS, byte_tokenizer, lambda: 1).params is params
 
 
 def test_bad_words_are_banned_at_a_beginning_and_behind_a_space(byte_tokenizer: Any) -> None:

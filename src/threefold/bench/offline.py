@@ -26,7 +26,7 @@ from threefold.errors import CallerError, ConfigError
 from threefold.metrics import EngineStats
 from threefold.request import Request, SamplingParams
 from threefold.step import TokenDelta
-from threefold.text.prepare import ModelLimits, prepare, seed_source
+from threefold.text.prepare import ModelLimits, prepare
 from threefold.text.template_worker import MAX_RENDERED_BYTES, Template
 from threefold.text.tokenizer import Tokenizer
 
@@ -135,7 +135,7 @@ class OfflineLoad:
         self._limits = ModelLimits(info.max_model_len, info.vocab_size, frozenset(info.eos_token_ids))
         self._tokenizer = tokenizer
         self._has_text = has_text
-        self._draw_seed = seed_source(0)
+        self._asked: dict[int, SamplingParams] = {}  # by max_tokens
         source = tokenizer.chat_template
         self._template = Template(source, tokenizer.special_tokens) if source is not None else None
         per_word = len(tokenizer.encode(" ".join(WORDS), add_special_tokens=False)) / len(WORDS)
@@ -187,16 +187,12 @@ class OfflineLoad:
         return self._tokenizer.encode(self._template.render(chat, {}, MAX_RENDERED_BYTES), add_special_tokens=False)
 
     def _send(self, place: int, prompt: Prompt, token_ids: list[int]) -> None:
-        params = SamplingParams(
-            max_tokens=prompt.max_tokens or self._load.output_len or self._load.max_tokens,
-            temperature=self._load.temperature,
-            ignore_eos=self._load.ignore_eos,
-            seed=self._load.shuffle_seed + place,
-        )
+        params = self._params(prompt.max_tokens or self._load.output_len or self._load.max_tokens)
+        seed = self._load.shuffle_seed + place
         outcome = Outcome(time.perf_counter(), prompt_tokens=len(token_ids), is_counted=True, category=prompt.category)
         self._next_id += 1
         try:
-            self._core.add_request(self._request(self._next_id, token_ids, params))
+            self._core.add_request(self._request(self._next_id, token_ids, params, seed))
         except CallerError as error:  # a prompt that does not fit fails alone, as it would over HTTP
             outcome.error, outcome.end_s = str(error), time.perf_counter()
             self.outcomes.append(outcome)
@@ -204,12 +200,21 @@ class OfflineLoad:
         answer = Answer(0, self._tokenizer, params) if self._has_text else None
         self.running[self._next_id] = _Running(outcome, answer, self.token_ids[place])
 
-    def _request(self, request_id: int, token_ids: list[int], params: SamplingParams) -> Request:
-        ready = prepare(token_ids, params, self._limits, self._tokenizer, self._draw_seed)
+    def _params(self, max_tokens: int) -> SamplingParams:
+        """What is asked with every prompt, but for the seed; made once, for it is checked and the engine waits."""
+        params = self._asked.get(max_tokens)
+        if params is None:
+            params = self._asked[max_tokens] = SamplingParams(
+                max_tokens=max_tokens, temperature=self._load.temperature, ignore_eos=self._load.ignore_eos
+            )
+        return params
+
+    def _request(self, request_id: int, token_ids: list[int], params: SamplingParams, seed: int) -> Request:
+        ready = prepare(token_ids, params, self._limits, self._tokenizer, lambda: seed)
         return Request(
             request_id,
             token_ids,
-            replace(ready.params, seed=ready.seeds[0]),
+            replace(ready.params, seed=seed),
             max_total_tokens=ready.max_total_tokens,
             end_token_ids=ready.end_token_ids,
             arrival_s=time.monotonic(),

@@ -34,6 +34,11 @@ class BlockPool:
         return len(self._free) + len(self._cached)
 
     @property
+    def num_obtainable(self) -> int:
+        """Blocks that can be taken once all loans have ended."""
+        return len(self._free) + len(self._cached) + len(self._lent)
+
+    @property
     def num_cached(self) -> int:
         """Blocks that nobody holds but that are findable."""
         return len(self._cached)
@@ -58,16 +63,17 @@ class BlockPool:
 
         The caller has made sure that so many are available.
         """
-        return [self._take_one() for _ in range(num_blocks)]
-
-    def _take_one(self) -> int:
-        if self._free:
-            block_id = self._free.pop()
-        else:
-            block_id, _ = self._cached.popitem(last=False)
-            self._index.forget(block_id)
-        self._num_holders[block_id] = 1
-        return block_id
+        free, cached, num_holders = self._free, self._cached, self._num_holders
+        taken = []
+        for _ in range(num_blocks):
+            if free:
+                block_id = free.pop()
+            else:
+                block_id, _ = cached.popitem(last=False)
+                self._index.forget(block_id)
+            num_holders[block_id] = 1
+            taken.append(block_id)
+        return taken
 
     def lend(self, num_blocks: int) -> list[int]:
         """Free blocks for a drafter, cached ones only when there are no free ones; so many are available."""
@@ -87,21 +93,24 @@ class BlockPool:
         """The cached blocks that would be evicted first."""
         return list(islice(self._cached, num_blocks))
 
-    def hold(self, block_id: int) -> None:
-        """One more request holds a findable block."""
-        if self._num_holders[block_id] == 0:
-            del self._cached[block_id]
-        self._num_holders[block_id] += 1
+    def hold(self, block_ids: Iterable[int]) -> None:
+        """One more request holds findable blocks."""
+        cached, num_holders = self._cached, self._num_holders
+        for block_id in block_ids:
+            if not num_holders[block_id]:
+                del cached[block_id]
+            num_holders[block_id] += 1
 
     def release(self, block_ids: Iterable[int]) -> None:
         """A request lets go; of the blocks that become cached, those that come first here are evicted first."""
+        free, cached, num_holders, findable = self._free, self._cached, self._num_holders, self._index.findable
         for block_id in block_ids:
-            self._num_holders[block_id] -= 1
-            if self._num_holders[block_id] == 0:
-                if block_id in self._index:
-                    self._cached[block_id] = None
+            num_holders[block_id] -= 1
+            if not num_holders[block_id]:
+                if block_id in findable:
+                    cached[block_id] = None
                 else:
-                    self._free.append(block_id)
+                    free.append(block_id)
 
     def forget_cached(self) -> None:
         """Nothing is findable any more: cached blocks become free."""
@@ -125,7 +134,9 @@ class BlockPool:
                 all(count == holders[block_id] for block_id, count in enumerate(self._num_holders))
                 and all(0 <= block_id < self.num_blocks for block_id in holders)
             ),
-            "a cached block is not findable": all(block_id in self._index for block_id in cached),
-            "a free or lent block is findable": not any(block_id in self._index for block_id in free | self._lent),
+            "a cached block is not findable": cached <= self._index.findable,
+            "a free or lent block is findable": not any(
+                block_id in self._index.findable for block_id in free | self._lent
+            ),
         }
         return [message for message, is_sound in checks.items() if not is_sound] + self._index.faults()

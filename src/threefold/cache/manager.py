@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from threefold.cache.blocks import BlockPool
 from threefold.cache.loans import Loans
-from threefold.cache.prefix import PrefixIndex, block_hash, root_hash
+from threefold.cache.prefix import BlockHasher, PrefixIndex
 from threefold.request import Request
 
 
@@ -28,6 +28,7 @@ class CacheManager:
     def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool = True) -> None:
         self.block_size = block_size
         self._has_prefix_cache = enable_prefix_caching
+        self._hasher = BlockHasher(block_size)
         self._index = PrefixIndex()
         self._pool = BlockPool(num_blocks, self._index)
         self.loans = Loans(self._pool, self._index)
@@ -40,7 +41,7 @@ class CacheManager:
     @property
     def num_free_blocks(self) -> int:
         """Blocks that a request could get, the lent ones and the findable ones that nobody holds included."""
-        return self._pool.num_available + self._pool.num_lent
+        return self._pool.num_obtainable
 
     @property
     def num_cached_blocks(self) -> int:
@@ -63,15 +64,15 @@ class CacheManager:
         """
         if not self._has_prefix_cache or request.params.prompt_logprobs is not None:
             return 0
-        for position in range((request.num_tokens - 1) // self.block_size):
-            self._extend_hashes(request, position + 1)
-            block_id = self._index.find(request.block_hashes[position])
-            if block_id is None:
-                self.loans.miss(request.block_hashes[position])
-                break
-            self._pool.hold(block_id)
-            request.block_ids.append(block_id)
-        return len(request.block_ids) * self.block_size
+        num_full = (request.num_tokens - 1) // self.block_size
+        self._extend_hashes(request, num_full)
+        names = request.block_hashes[:num_full]
+        found = self._index.find(names)
+        if len(found) < num_full:
+            self.loans.miss(names[len(found)])
+        self._pool.hold(found)
+        request.block_ids += found
+        return len(found) * self.block_size
 
     def allocate(self, request: Request, num_tokens: int, num_spare: int = 0) -> tuple[int, ...] | None:
         """Let the request hold slots for num_tokens, all or nothing.
@@ -87,7 +88,7 @@ class CacheManager:
         num_missing = -(-num_tokens // self.block_size) - len(request.block_ids)
         if num_missing <= 0:
             return ()
-        if num_missing + num_spare > self.num_free_blocks:
+        if num_missing + num_spare > self._pool.num_obtainable:
             return None
         self.loans.make_room(num_missing)
         taken = self._pool.take(num_missing)
@@ -100,8 +101,9 @@ class CacheManager:
             return
         num_full = request.num_computed // self.block_size
         self._extend_hashes(request, num_full)
+        hashes, block_ids = request.block_hashes, request.block_ids
         for position in range(num_before // self.block_size, num_full):
-            self._index.publish(request.block_hashes[position], request.block_ids[position])
+            self._index.publish(hashes[position], block_ids[position])
 
     def free(self, request: Request) -> None:
         """Let go of all the request's blocks, the last first: the beginning of a prefix is evicted last; loans end."""
@@ -126,8 +128,6 @@ class CacheManager:
 
     def _extend_hashes(self, request: Request, num_full: int) -> None:
         """Know the hashes of the first num_full blocks; tokens never change, so each is computed once."""
-        hashes, size = request.block_hashes, self.block_size
-        while len(hashes) < num_full:
-            start = len(hashes) * size
-            parent = hashes[-1] if hashes else root_hash(request.cache_salt)
-            hashes.append(block_hash(parent, request.token_ids[start : start + size]))
+        hashes = request.block_hashes
+        if len(hashes) < num_full:
+            self._hasher.extend(hashes, request.token_ids, num_full, request.cache_salt)

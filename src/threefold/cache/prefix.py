@@ -5,11 +5,12 @@ Knows nothing about who holds a block or whether it is free; a block is findable
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
+from struct import Struct
 
 _HASH_BYTES = 32
+_TOKEN_BYTES = 8
 
 
 def root_hash(salt: str) -> bytes:
@@ -20,27 +21,55 @@ def root_hash(salt: str) -> bytes:
     return sha256(bytes(_HASH_BYTES) + salt.encode("utf-8", "surrogatepass")).digest()
 
 
-def block_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """Name of a full block: sha256 over its parent's name and its own tokens, so it stands for the whole prefix."""
-    return sha256(parent + array("q", token_ids).tobytes()).digest()
+class BlockHasher:
+    """Names full blocks: sha256 over the parent's name and a block's own tokens, so it stands for the whole prefix."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._pack_block = _packer(block_size)
+
+    def extend(self, names: list[bytes], token_ids: Sequence[int], num_blocks: int, salt: str) -> None:
+        """Append names until the first num_blocks blocks have theirs; at least one of them has none yet."""
+        first, size = len(names), self._block_size
+        num_tokens, block_bytes = (num_blocks - first) * size, size * _TOKEN_BYTES
+        # Several blocks are packed at once; while tokens come one by one, one fills up now and then.
+        pack = self._pack_block if num_tokens == size else _packer(num_tokens)
+        content = pack(*token_ids[first * size : num_blocks * size])
+        parent = names[-1] if names else root_hash(salt)
+        for start in range(0, len(content), block_bytes):
+            parent = sha256(parent + content[start : start + block_bytes]).digest()
+            names.append(parent)
+
+
+def _packer(num_tokens: int) -> Callable[..., bytes]:
+    """Packs so many token ids, 64 bits each."""
+    return Struct(f"{num_tokens}q").pack
 
 
 class PrefixIndex:
-    """Two maps that mirror each other: hash to block and block to hash."""
+    """Two maps that mirror each other: hash to block and block to hash.
+
+    Attributes:
+        findable: the blocks that are findable, at any time.
+    """
 
     def __init__(self) -> None:
         self._block_of: dict[bytes, int] = {}
         self._hash_of: dict[int, bytes] = {}
+        self.findable = self._hash_of.keys()
 
     def __len__(self) -> int:
         return len(self._block_of)
 
-    def __contains__(self, block_id: int) -> bool:
-        return block_id in self._hash_of
-
-    def find(self, name: bytes) -> int | None:
-        """Block that holds this prefix's last block, None = nowhere."""
-        return self._block_of.get(name)
+    def find(self, names: Iterable[bytes]) -> list[int]:
+        """Blocks of these names, up to the first that is nowhere."""
+        block_of, block_ids = self._block_of, []
+        for name in names:
+            block_id = block_of.get(name)
+            if block_id is None:
+                break
+            block_ids.append(block_id)
+        return block_ids
 
     def name_of(self, block_id: int) -> bytes:
         """The name under which a findable block is found."""

@@ -5,6 +5,7 @@ Drafters are told of tokens only when it matters, so whoever is not asked costs 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -33,8 +34,11 @@ class Proposing:
 
     def start(self, new: NewRow) -> None:
         """A row was set up."""
-        self._num_told[self._rows.find(new.request_id)] = len(new.token_ids)
-        self._drafting.start(new.request_id, new.token_ids, new.cache_salt)
+        row, length = self._rows.find(new.request_id), len(new.token_ids)
+        self._num_told[row] = length
+        # The row's copy in a form that drafters copy as a whole; a tuple they would go through token by token.
+        token_ids = array("i", self._rows.token_ids[row, :length].tobytes())
+        self._drafting.start(new.request_id, token_ids, new.cache_salt)
 
     def stop(self, request_id: int) -> None:
         """A row is about to be dropped."""

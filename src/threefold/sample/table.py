@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from threefold.sample.transforms import Transforms
+from threefold.sample.transforms import Transforms, wishes_any
 from threefold.step import NewRow
 
 GREEDY_TEMPERATURE = 1e-5
@@ -58,16 +58,17 @@ class SamplingTable:
         self.seeds[row] = np.uint64(new.seed % 2**64)
         self.num_prompt_tokens[row] = new.num_prompt_tokens
         # Everybody who asks for one candidate means the most likely token, so ties are not drawn.
-        self.is_sampled[row] = params.temperature >= GREEDY_TEMPERATURE and params.top_k != 1
+        is_sampled = params.temperature >= GREEDY_TEMPERATURE and params.top_k != 1
+        self.is_sampled[row] = is_sampled
         self.num_logprobs[row] = -1 if params.logprobs is None else params.logprobs
-        transforms = Transforms(params, new.end_token_ids, new.token_ids, new.num_prompt_tokens)
         self.clear(row)
-        if not transforms.is_empty:
-            self.transforms[row] = transforms
+        has_transforms = wishes_any(params, new.end_token_ids)
+        if has_transforms:
+            self.transforms[row] = Transforms(params, new.end_token_ids, new.token_ids, new.num_prompt_tokens)
             self._num_transforms += 1
-        is_plain = not self.is_sampled[row] and transforms.is_empty and params.logprobs is None
-        self.is_plain[row] = is_plain
-        self.num_wishing += not is_plain
+        if is_sampled or has_transforms or params.logprobs is not None:
+            self.is_plain[row] = False
+            self.num_wishing += 1
 
     def clear(self, row: int) -> None:
         """Forget what a row holds beside its array entries."""

@@ -16,6 +16,16 @@ from threefold.sample.history import TokenHistory
 IntArray = npt.NDArray[np.int64]
 
 
+def wishes_any(params: SamplingParams, end_token_ids: frozenset[int]) -> bool:
+    """False when no logit would ever change, as with most requests: what is made ready below is spared them."""
+    return (
+        params.reads_history
+        or params.allowed_token_ids is not None
+        or bool(params.logit_bias)
+        or bool(params.min_tokens and end_token_ids)
+    )
+
+
 class Transforms:
     """What changes a row's logits before temperature: masks, biases, bans and penalties.
 
@@ -51,17 +61,6 @@ class Transforms:
         if has_penalty:
             self.history = TokenHistory(np.array(token_ids[:num_prompt_tokens], dtype=np.int32))
         self.observe(token_ids[num_prompt_tokens:])
-
-    @property
-    def is_empty(self) -> bool:
-        """True when no logit would ever change."""
-        return (
-            self.allowed is None
-            and not len(self.biases)
-            and not self.min_tokens
-            and not self.bad_words
-            and self.history is None
-        )
 
     def observe(self, token_ids: Sequence[int]) -> None:
         """Take committed output tokens into the history."""

@@ -7,9 +7,12 @@ refuse the same requests with the same words.
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from threefold.errors import ContextLengthError, InvalidRequestError
 from threefold.request import SamplingParams
@@ -65,20 +68,26 @@ def prepare(
     """
     _check_prompt(prompt_token_ids, limits)
     max_total_tokens = _max_total_tokens(len(prompt_token_ids), params, limits)
-    banned = params.bad_words_token_ids + bad_words_to_ids(params.bad_words, tokenizer)
-    ready = replace(
+    ready = _settled(
         params,
         n=1,
         max_tokens=max_total_tokens - len(prompt_token_ids),
         top_k=min(params.top_k, limits.vocab_size),
         stop=(),
         bad_words=(),
-        bad_words_token_ids=banned,
+        bad_words_token_ids=params.bad_words_token_ids + bad_words_to_ids(params.bad_words, tokenizer),
         seed=None,
     )
     ready.check_vocabulary(limits.vocab_size)
     ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else limits.eos_token_ids)
     return Prepared(ready, seeds_for(params, draw_seed), max_total_tokens, ends)
+
+
+def _settled(params: SamplingParams, **values: Any) -> SamplingParams:
+    """The wish with these values; itself where it has them, for another is checked all over again."""
+    if all(getattr(params, name) == value for name, value in values.items()):
+        return params
+    return replace(params, **values)
 
 
 def check_cache_salt(cache_salt: str) -> None:
@@ -98,9 +107,19 @@ def _check_prompt(prompt_token_ids: Sequence[int], limits: ModelLimits) -> None:
             "of which at least one is for the answer",
             param="prompt",
         )
-    if min(prompt_token_ids) < 0 or max(prompt_token_ids) >= limits.vocab_size:
+    if not _are_below(prompt_token_ids, limits.vocab_size):
         wrong = next(i for i in prompt_token_ids if not 0 <= i < limits.vocab_size)
         raise InvalidRequestError(f"token id {wrong} is outside the vocabulary of {limits.vocab_size}", param="prompt")
+
+
+def _are_below(token_ids: Sequence[int], vocab_size: int) -> bool:
+    """Whether all token ids are from 0 to vocab_size - 1."""
+    try:
+        packed = struct.pack(f"{len(token_ids)}q", *token_ids)
+    except struct.error:  # not all are whole numbers of 64 bits
+        return min(token_ids) >= 0 and max(token_ids) < vocab_size
+    # A quarter of the time of min and max; read as unsigned, what is negative is beyond every vocabulary.
+    return bool(np.frombuffer(packed, dtype=np.uint64).max() < vocab_size)
 
 
 def _max_total_tokens(num_prompt_tokens: int, params: SamplingParams, limits: ModelLimits) -> int:
