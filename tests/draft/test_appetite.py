@@ -272,3 +272,27 @@ def test_quiet_steps_come_to_the_same_decisions() -> None:
         asked.append([step for step, now in enumerate(lengths) if any(now)])
     assert len(asked[0]) > 5
     assert asked[0] == asked[1]
+
+
+class Settled(CostCurve):
+    """A price of asking that was learned where few rows waited, and still is."""
+
+    def observe_draft(self, *_: float) -> None:
+        pass
+
+
+def test_one_row_asked_alone_is_paid_for_by_what_it_came_to() -> None:
+    """It holds 256 rows up, which the price of asking one knows nothing of."""
+    cost = Settled([(1, 0.7), (256, 1.5), (1024, 5.0)], draft_start_ms=0.5, draft_row_ms=0.01)
+    appetite = Appetite(cost, 8, has_rounds=False)
+    for request_id in range(256):
+        appetite.start(request_id, 8)
+    shape, lost_ms, is_behind = StepShape(256, 256, 25_600), [], False
+    for _ in range(40_000):
+        num_asked = len(appetite.ask(range(256)))
+        draft_ms = 0.2 * (num_asked > 0) + 4.0 * is_behind
+        appetite.end_step(shape, 1.5 + draft_ms, draft_ms)
+        lost_ms.append(draft_ms)
+        is_behind = num_asked == 1
+    late = lost_ms[10_000:]
+    assert 0.0 < sum(late) < 0.0015 * 1.5 * len(late)

@@ -27,7 +27,7 @@ def test_who_misses_is_left_out_but_for_its_turn() -> None:
     requests = known({1: 8, 2: 8})
     for _ in range(100):
         requests.miss([1])
-        requests.learn([2], [2.0], [2.5])
+        requests.learn([2], [2.0])
     steps = [requests.asked_for([1, 2], 4, 0.5, step=step) for step in range(ASK_AGAIN_STEPS)]
     assert all(asked[2] == 4 for asked in steps)
     assert sum(1 in asked for asked in steps) == 1
@@ -35,7 +35,7 @@ def test_who_misses_is_left_out_but_for_its_turn() -> None:
 
 def test_the_share_that_is_worth_it() -> None:
     requests = known({1: 8, 2: 8, 3: 8, 4: 0})
-    requests.learn([1, 2], [100.0, 100.0], [100.0, 100.0])
+    requests.learn([1, 2], [100.0, 100.0])
     assert requests.share_above(2.0) == 0.5
     assert requests.share_above(0.0) == 0.75
     assert RequestWorth(8).share_above(0.0) == 0.0
@@ -74,7 +74,7 @@ def test_what_is_seen_is_forgotten_when_nothing_comes_or_nothing_is_there() -> N
 def test_drafts_are_even_where_each_has_as_many() -> None:
     requests = known({1: 8, 2: 8})
     assert requests.evenness == 1.0, "nothing is known"
-    requests.learn([1, 2], [0.0, 0.0], [3.0, 3.0])
+    requests.verify({1: 3, 2: 3, 99: 8})
     assert requests.evenness == pytest.approx(1.0)
     for _ in range(100):
         requests.miss([1])

@@ -119,8 +119,8 @@ def test_the_even_chance_of_a_trial(num_accepted: float, chance: float) -> None:
 
 def test_drafts_that_few_rows_have_count_for_less_where_each_rows_speed_counts() -> None:
     outlook = taught(0.8).outlook(1, 1, CostCurve([(1, 10.0), (64, 10.1)]), SHAPES[1])
+    assert outlook.ratios[outlook.best - 1] == pytest.approx(1.0 + outlook.accepted, rel=0.02), "steps take as long"
     assert outlook.shared(1.0).ratios == pytest.approx(outlook.ratios)
     gone = outlook.shared(0.0)
     assert gone.length == 0
     assert gone.ratios * (1.0 + outlook.accepted) == pytest.approx(outlook.ratios)
-    assert outlook.ratios[outlook.best - 1] == pytest.approx(1.0 + outlook.accepted, rel=0.02), "steps take as long"

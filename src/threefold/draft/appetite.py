@@ -94,6 +94,7 @@ class Appetite:
         self._context_tokens = 0.0
         self._token_ms = 0.0  # time that a token takes without drafts
         self._probe = NO_PROBE  # of the next step
+        self._probed_ms: float | None = None  # what the step before took to ask one row alone
         self.is_probing = False
         self._planned: deque[_StepAsking] = deque()  # steps that are not over yet, two where they overlap
         self._committing: Sequence[int] = ()  # in the last step that is over
@@ -198,15 +199,18 @@ class Appetite:
         """These rows have drafts at hand, with this survival [num_rows, max_draft], 0 where there is none."""
         lengths = list(map(self._asked.pop, request_ids, repeat(0)))
         totals, worths = self._yield.learn(lengths, survival, self._outlook.floor)
-        tokens = totals.tolist()
-        self._worth.learn(request_ids, worths.tolist(), tokens)
+        self._worth.learn(request_ids, worths.tolist())
         if len(request_ids) <= self._sight_rows:
             self._num_blind_steps = 0
-            self._worth.glimpse(dict(zip(request_ids, tokens, strict=True)))
+            self._worth.glimpse(dict(zip(request_ids, totals.tolist(), strict=True)))
 
-    def judge(self, judged: FloatArray) -> None:
-        """Drafts were verified; so many of them were expected to pass, and so many did, [2, max_draft] by position."""
+    def judge(self, judged: FloatArray, passed: Mapping[int, int]) -> None:
+        """Drafts were verified; so many of them were expected to pass, and so many did, [2, max_draft] by position.
+
+        And of each request so many did.
+        """
         self._yield.judge(judged)
+        self._worth.verify(passed)
 
     def end_step(self, plain_shape: StepShape, step_ms: float, draft_ms: float, num_verified: int = 0) -> None:
         """The oldest step is over; decide for the next to be planned.
@@ -221,6 +225,9 @@ class Appetite:
         self.earn(step_ms)
         asking = self._planned.popleft() if self._planned else _StepAsking(NO_PROBE)
         lengths = asking.lengths
+        if self._probed_ms is not None:
+            self._probes.settle(self._probed_ms + draft_ms)
+        self._probed_ms = None if asking.probe.request_id is None else draft_ms
         if plain_shape.num_tokens <= MOST_PROMPTS * len(asking.committing):
             self._price.learn(lengths.values(), min(draft_ms, WORST_STEPS * (step_ms - draft_ms)), num_verified)
         if lengths:

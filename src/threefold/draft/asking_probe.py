@@ -50,10 +50,18 @@ class AskingProbes:
         self._yield = draft_yield
         self._max_draft = max_draft
         self._budget = ProbeBudget(start_steps=START_STEPS if has_rounds else FIRST_LOOK_STEPS)
+        self._paid_ms = 0.0  # for the last row that was asked alone
 
     def earn(self, step_ms: float, num_steps: int = 1) -> None:
         """So many steps took that long each."""
         self._budget.earn(step_ms, num_steps)
+
+    def settle(self, ms: float) -> None:
+        """The row that was asked alone held its step and the next up so long.
+
+        That depends on how many rows wait for it, of which the price of asking knows nothing.
+        """
+        self._budget.owe(ms - self._paid_ms)
 
     def choose(self, outlook: Outlook, committing: Sequence[int], token_ms: float, turn: int) -> Probe:
         """Longer drafts of all rows than pay, or while off the best of all, or by turns of one row.
@@ -75,7 +83,10 @@ class AskingProbes:
         one_ms = self._price.even_ms(1, self._max_draft)
         all_ms = self._loss_ms(outlook, num_rows, plain_ms, outlook.best)
         if turn % 2 and one_ms < ONE_SHARE * all_ms:
-            return Probe(request_id=committing[turn // 2 % num_rows]) if self._budget.spend(one_ms) else NO_PROBE
+            if not self._budget.spend(one_ms):
+                return NO_PROBE
+            self._paid_ms = one_ms
+            return Probe(request_id=committing[turn // 2 % num_rows])
         return Probe(length=outlook.best) if self._budget.spend(all_ms) else NO_PROBE
 
     def _loss_ms(self, outlook: Outlook, num_rows: int, plain_ms: float, length: int) -> float:

@@ -86,6 +86,7 @@ class Controller:
         self._quiet = QuietSteps()  # that are over, but nobody has learned from yet
         self._num_rows = 0  # that committed tokens in the last step
         self._verified: dict[str, tuple[int, int]] = {}  # by drafter, of the step that is being committed
+        self._passed: dict[int, int] = {}  # by request, of the same
         self._later: list[Callable[[], object]] = []  # what no decision waits for
 
     @property
@@ -155,6 +156,7 @@ class Controller:
         """Learn from a verification."""
         drafted, accepted = self._verified.get(drafter, (0, 0))
         self._verified[drafter] = drafted + num_drafted, accepted + num_accepted
+        self._passed[request_id] = num_accepted
         self._acceptance.observe(request_id, num_drafted, num_accepted)
 
     def observe_step(self, shape: StepShape, forward_ms: float, draft_ms: float, num_committed: int) -> None:
@@ -204,7 +206,8 @@ class Controller:
         verified = {drafter: Verified(*counts) for drafter, counts in self._verified.items()}
         self._verified.clear()
         if verified:
-            self._appetite.judge(self._acceptance.learn())
+            self._appetite.judge(self._acceptance.learn(), self._passed)
+            self._passed.clear()
         num_drafted = sum([drafts.num_drafted for drafts in verified.values()])
         num_rows = self._appetite.num_ending
         has_drafts = num_drafted > 0 or draft_ms > 0 or self._appetite.is_ending_asking

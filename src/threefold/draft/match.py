@@ -80,20 +80,27 @@ def put_longer(
         survival: [num_asked, most] theirs.
         counts: [num_asked] tokens drafted.
     """
-    all_tokens, num_tokens, num_indexed, last, before, sizes, max_match = others
+    all_tokens, num_tokens, _, last, before, sizes, max_match = others
     at = np.empty(MAX_CANDIDATES, dtype=np.int32)
     for place in places:
         if lengths[place] == max_match:
             continue
         slot, other = slots[place], other_slots[place]
+        catch_up(others, other)
         text, tokens = texts[0][slot][: texts[1][slot]], all_tokens[other][: num_tokens[other]]
-        _index(tokens, num_indexed[other], sizes, last[other], before[other])
-        num_indexed[other] = len(tokens)
         length, num_longest = _longest(tokens, sizes, last[other], before[other], text, max_match, at)
         if length > lengths[place]:
             num = _copy(tokens, at[:num_longest], length, num_wanted[place], token_ids[place], survival[place])
             if num:
                 lengths[place], counts[place] = length, num
+
+
+@numba.njit(cache=True, nogil=True)
+def catch_up(texts: Tables, slot: int) -> None:
+    """Know all anchors of a text before it is looked through."""
+    all_tokens, num_tokens, num_indexed, last, before, sizes, _ = texts
+    _index(all_tokens[slot][: num_tokens[slot]], num_indexed[slot], sizes, last[slot], before[slot])
+    num_indexed[slot] = num_tokens[slot]
 
 
 @numba.njit(cache=True, nogil=True)

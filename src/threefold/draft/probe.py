@@ -63,6 +63,11 @@ class ProbeBudget:
         return True
 
 
+    def owe(self, ms: float) -> None:
+        """What was spent came to so much more; what it came to less is not paid back."""
+        self.ms -= max(ms, 0.0)
+
+
 class Prober:
     """Takes turns between the three kinds of probe."""
 

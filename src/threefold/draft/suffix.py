@@ -56,6 +56,7 @@ class _Memory:
         newer = self.halves[0]
         self.texts.extend(newer, token_ids)
         self.texts.extend(newer, [BORDER])
+        self.texts.catch_up(newer)  # what many answers leave is too much for the step that looks first
         self._num_newer += num_new
 
     def _turn_over(self) -> None:

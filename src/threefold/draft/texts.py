@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from threefold.draft.drafter import RowDrafts, RowTexts
-from threefold.draft.match import Ints, Longs, Tables, anchor_sizes, put_longer
+from threefold.draft.match import Ints, Longs, Tables, anchor_sizes, catch_up, put_longer
 
 LEAST_ROOM = 256
 """Tokens that a text has room for at first."""
@@ -83,6 +83,10 @@ class Texts:
         self._tokens[slot, start:end] = token_ids
         self._num_tokens[slot] = end
 
+    def catch_up(self, slot: int) -> None:
+        """Let the tables know of all of a text now rather than when it is searched, which somebody waits for."""
+        catch_up(self.tables, slot)
+
     def search(
         self, slots: Longs, num_wanted: Longs, rows: RowTexts | None = None, besides: Sequence[Beside] = ()
     ) -> RowDrafts:
@@ -134,7 +138,9 @@ def _enlarged(array: npt.NDArray[_Number], num_kept: int, *shape: int) -> npt.ND
 def prepare() -> None:
     """Have the search compiled, or its compiled form read from the disk, before a step depends on it."""
     texts = Texts(1, 2)
-    texts.search(np.array([texts.add([1, 1])]), np.ones(1, dtype=np.int64))
+    slot = texts.add([1, 1])
+    texts.catch_up(slot)
+    texts.search(np.array([slot]), np.ones(1, dtype=np.int64))
 
 
 @numba.njit(cache=True, nogil=True)

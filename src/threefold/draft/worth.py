@@ -14,7 +14,7 @@ ASK_AGAIN_STEPS = 16
 MEMORY_ASKS = 24.0
 """Askings over which a request's worth is averaged."""
 RECENT_ASKS = 6.0
-"""… and so many over which it is known what came of it lately."""
+"""… and so many over which drafts that passed are."""
 NEVER = -math.inf
 """The worth of a request that may not be asked."""
 ANY = -1.0
@@ -31,7 +31,7 @@ class RequestWorth:
     def __init__(self, max_draft: int) -> None:
         self._max_draft = max_draft
         self._worth: dict[int, float] = {}
-        self._tokens: dict[int, float] = {}  # drafts that came true of those asked for lately, where there were any
+        self._passed: dict[int, float] = {}  # drafts that passed of those asked for lately
         self._limits: dict[int, int] = {}  # of those that may not be asked for max_draft
         self._seen: dict[int, float] = {}  # drafts that would come true of those last seen or had, where there are any
 
@@ -45,7 +45,7 @@ class RequestWorth:
     def stop(self, request_id: int) -> None:
         """Forget the request."""
         self._worth.pop(request_id, None)
-        self._tokens.pop(request_id, None)
+        self._passed.pop(request_id, None)
         self._limits.pop(request_id, None)
         self._seen.pop(request_id, None)
 
@@ -68,14 +68,14 @@ class RequestWorth:
 
     @property
     def evenness(self) -> float:
-        """How evenly drafts serve all requests, 0 to 1: log(1 + tokens), which says what they do for one, on average
-        over that of the average. 1 = each has as much of them.
+        """How evenly the drafts that passed lately serve all requests, 0 to 1: log(1 + tokens), which says what they do
+        for one, on average over that of the average. 1 = each has as much of them.
         """
-        tokens = [self._tokens.get(request_id, 0.0) for request_id in self._worth]
-        total = sum(tokens)
+        passed = [self._passed.get(request_id, 0.0) for request_id in self._worth]
+        total = sum(passed)
         if not total:
             return 1.0
-        return sum(map(math.log1p, tokens)) / (len(tokens) * math.log1p(total / len(tokens)))
+        return sum(map(math.log1p, passed)) / (len(passed) * math.log1p(total / len(passed)))
 
     def asked_for(self, request_ids: Sequence[int], length: int, least_worth: float, step: int) -> dict[int, int]:
         """Lengths to ask for, up to `length`.
@@ -93,23 +93,28 @@ class RequestWorth:
                 lengths[key] = limit
         return lengths
 
-    def learn(self, request_ids: Iterable[int], worths: Iterable[float], tokens: Iterable[float]) -> None:
-        """These were asked, and what came was worth so much: it should come true to so many tokens."""
-        worth, lately = self._worth, self._tokens
-        for key, new_worth, new_tokens in zip(request_ids, worths, tokens, strict=True):
+    def learn(self, request_ids: Iterable[int], worths: Iterable[float]) -> None:
+        """These were asked, and what came was worth so much."""
+        worth = self._worth
+        for key, new in zip(request_ids, worths, strict=True):
             known = worth[key]
-            worth[key] = known + (new_worth - known) / MEMORY_ASKS
-            known = lately.get(key, new_tokens)
-            lately[key] = known + (new_tokens - known) / RECENT_ASKS
+            worth[key] = known + (new - known) / MEMORY_ASKS
 
     def miss(self, request_ids: Collection[int]) -> None:
         """These were asked, and nothing came."""
-        worth, lately, seen = self._worth, self._tokens, self._seen
+        worth, seen = self._worth, self._seen
         for key in request_ids:
             worth[key] -= worth[key] / MEMORY_ASKS
-            if key in lately:
-                lately[key] -= lately[key] / RECENT_ASKS
             seen.pop(key, None)
+        self.verify(dict.fromkeys(request_ids, 0))
+
+    def verify(self, passed: Mapping[int, int]) -> None:
+        """So many drafts of these passed."""
+        lately = self._passed
+        for key, tokens in passed.items():
+            if key in self._worth:
+                known = lately.get(key, tokens)
+                lately[key] = known + (tokens - known) / RECENT_ASKS
 
     def glimpse(self, seen: Mapping[int, float]) -> None:
         """So many drafts would come true if these were asked."""
