@@ -27,6 +27,7 @@ from threefold.bench.envelope_cell import Cell, Run, describe, summary
 from threefold.bench.envelope_options import EnvelopeOptions
 from threefold.bench.load_options import LoadOptions
 from threefold.bench.offline import OfflineLoad, let_stand
+from threefold.bench.step_kinds import KindsOfSteps
 from threefold.bench.workload import Workload, load_workload
 from threefold.config import EngineConfig, SpeculationConfig
 from threefold.draft.policy import DraftPolicy, NoDrafts
@@ -192,6 +193,7 @@ class _Table:
 
     def _run(self, variant: Variant, workload: Workload, concurrency: int, *, ignore_eos: bool = True) -> Run:
         core = self._loaded.core(variant.speculation, variant.policy)
+        core.executor = kinds = KindsOfSteps(core.executor)
         load = OfflineLoad(core, self.info, replace(self._load, ignore_eos=ignore_eos), self._tokenizer, has_text=False)
         gc.collect()
         began_s = time.thread_time()
@@ -203,7 +205,7 @@ class _Table:
         num_failed = sum(1 for outcome in load.outcomes if outcome.error)
         if not num_tokens:
             raise ConfigError(f"no request of {workload.group} was answered: {load.outcomes[0].error}")
-        return Run(num_tokens / duration_s, num_failed, load.token_ids, core.stats())
+        return Run(num_tokens / duration_s, num_failed, load.token_ids, core.stats(), kinds.plain())
 
 
 def _variants(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from threefold.bench.compare import Comparison, Spread, compare
@@ -23,6 +23,8 @@ class Run:
     token_ids: list[list[int]]
     """Every answer, in the prompts' order."""
     stats: EngineStats
+    kinds: dict[str, Any] = field(default_factory=dict)
+    """What steps it was made of, by kind."""
 
     @property
     def output_tokens(self) -> int:
@@ -85,6 +87,7 @@ def _describe_variant(runs: list[Run], off: Run) -> dict[str, Any]:
         "output_tokens": [run.output_tokens for run in runs],
         "num_different": [_num_different(run, off) for run in runs],
         "num_steps": [run.stats.num_steps for run in runs],
+        "steps_by_kind": [run.kinds for run in runs],
         "num_draft_tokens": drafted,
         "acceptance_rate": accepted / drafted if drafted else None,
         "prefix_hits": [run.stats.prefix_hits for run in runs],

@@ -62,7 +62,6 @@ class ProbeBudget:
         self._saving_for_ms = 0.0
         return True
 
-
     def owe(self, ms: float) -> None:
         """What was spent came to so much more; what it came to less is not paid back."""
         self.ms -= max(ms, 0.0)
