@@ -110,9 +110,21 @@ def test_a_step_behind_a_part_of_a_prompt_is_no_reading_of_plain_ones() -> None:
     assert price.put(*step(4, next_draft=3), 1.045).draft_ms == pytest.approx(5.0)
 
 
-def with_new_row(num_rows: int, next_draft: int) -> tuple[StepPlan, StepResult]:
+def test_a_first_wave_does_not_excuse_what_drafts_take_beside_one_new_row() -> None:
+    """It is over in a few steps, and no step without drafts may come behind it to say that others are quicker."""
+    price = DraftPrice(is_overlapped=True)
+    for index in range(4):  # 10 ms of 28 beside the device's work
+        price.put(*with_new_row(256, next_draft=0, num_new=90), index * 0.028)
+    ended_s = 3 * 0.028
+    for index in range(1, 20):
+        priced = price.put(*with_new_row(256, next_draft=3), ended_s + index * 0.0115)
+    assert priced.draft_ms == pytest.approx(1.3, abs=0.1), "of 1.5 ms a new row takes two tenths"
+
+
+def with_new_row(num_rows: int, next_draft: int, num_new: int = 1) -> tuple[StepPlan, StepResult]:
     plan, result = step(num_rows, next_draft)
-    plan.new_rows.append(NewRow(0, (1, 2, 3), 3, SamplingParams(), frozenset(), 0, ""))
+    new = [NewRow(i, (1, 2, 3), 3, SamplingParams(), frozenset(), 0, "") for i in range(num_new)]
+    plan.new_rows.extend(new)
     return plan, result
 
 

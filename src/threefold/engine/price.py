@@ -27,15 +27,15 @@ class _Kind(NamedTuple):
 
     is_asking: bool
     has_drafts: bool
-    has_prompts: bool
-    """Rows are set up, or prompts go on."""
+    num_set_up: int
+    """Rows that are set up, at least 1 where prompts go on."""
 
     @classmethod
     def of(cls, plan: StepPlan) -> _Kind:
         rows = plan.columns
         is_asking, num_drafts = any(rows.next_draft), sum(rows.max_draft)
-        has_prompts = bool(plan.new_rows) or sum(rows.num_new) - num_drafts > len(plan.rows)
-        return cls(is_asking, is_asking or num_drafts > 0, has_prompts)
+        has_prompts = bool(plan.new_rows) or plan.num_tokens - num_drafts > len(plan.rows)
+        return cls(is_asking, is_asking or num_drafts > 0, max(len(plan.new_rows), 1) if has_prompts else 0)
 
 
 class DraftPrice:
@@ -49,9 +49,9 @@ class DraftPrice:
         self._is_overlapped = is_overlapped
         self._memory_below = EASE_STEPS if is_overlapped else MEMORY_STEPS
         self._ended_s: float | None = None
-        self._before = _Kind(False, False, False)
+        self._before = _Kind(False, False, 0)
         self._plain_ms: dict[int, float] = {}  # the host's part without drafts, a token or row, by the batch's size
-        self._setup_ms: dict[int, float] = {}  # what prompts add to it
+        self._setup_ms: dict[int, float] = {}  # what a row that is set up adds to it
         self._draft_ms: dict[int, float] = {}  # what drafts cost a step lately
 
     def rest(self) -> None:
@@ -77,11 +77,11 @@ class DraftPrice:
         # Where steps overlap, more tokens a row cost the host next to nothing until the next step is launched.
         num_shares = len(plan.rows) if self._is_overlapped else sum([len(row.token_ids) for row in result.rows])
         beside_ms = max((ended_s - before_s) * 1000 - result.forward_ms, 0.0)
-        has_prompts = before.has_prompts or self._before.has_prompts
+        num_set_up = max(before.num_set_up, self._before.num_set_up)
         if not has_price:
-            self._learn_plain(size, num_shares, beside_ms, has_prompts=has_prompts)
+            self._learn_plain(size, num_shares, beside_ms, num_set_up)
             return result
-        allowed_ms = self._allowed_ms(size, num_shares, has_prompts=has_prompts)
+        allowed_ms = self._allowed_ms(size, num_shares, num_set_up)
         if allowed_ms is None:
             known_ms = self._draft_ms.get(size, 0.0)
             return _priced(result, max(result.draft_ms, min(beside_ms, MOST_TIMES * known_ms)))
@@ -89,21 +89,23 @@ class DraftPrice:
         _average(self._draft_ms, size, draft_ms)
         return _priced(result, draft_ms)
 
-    def _learn_plain(self, size: int, num_shares: int, beside_ms: float, *, has_prompts: bool) -> None:
-        if not has_prompts:
+    def _learn_plain(self, size: int, num_shares: int, beside_ms: float, num_set_up: int) -> None:
+        if not num_set_up:
             if self._is_overlapped:  # as a rule it is all hidden: one slow step is no sign that it is not
                 self._plain_ms.setdefault(size, 0.0)
             _average(self._plain_ms, size, beside_ms / num_shares, self._memory_below)
             return
-        allowed_ms = self._allowed_ms(size, num_shares, has_prompts=False)
+        allowed_ms = self._allowed_ms(size, num_shares, 0)
         if allowed_ms is not None:
-            _average(self._setup_ms, size, max(beside_ms - allowed_ms, 0.0), self._memory_below)
+            # By the row: a first wave sets up a hundred in a step, and what that took must not excuse a step with one.
+            setup_ms = max(beside_ms - allowed_ms, 0.0) / num_set_up
+            _average(self._setup_ms, size, setup_ms, self._memory_below)
 
-    def _allowed_ms(self, size: int, num_shares: int, *, has_prompts: bool) -> float | None:
+    def _allowed_ms(self, size: int, num_shares: int, num_set_up: int) -> float | None:
         """What such a step would have cost the host without drafts; None = nobody knows."""
-        setup_ms = self._setup_ms.get(size) if has_prompts else 0.0
+        setup_ms = self._setup_ms.get(size) if num_set_up else 0.0
         share_ms = self._plain_ms.get(size, 0.0 if self._is_overlapped else None)
-        return None if setup_ms is None or share_ms is None else share_ms * num_shares + setup_ms
+        return None if setup_ms is None or share_ms is None else share_ms * num_shares + setup_ms * num_set_up
 
 
 def _priced(result: StepResult, draft_ms: float) -> StepResult:
