@@ -131,7 +131,7 @@ class StepPlan:
     just that token: what the worker made of that plan it need not make anew."""
     edges: Collection[int] | None = None
     """Places of the rows that begin or end here: they are fed a prompt, or this token is their last by length. All
-    others go on by one token, unless it is one that ends them. None = nobody has looked."""
+    others go on by one token, unless it is one that ends them, and have no drafts at hand. None = nobody has looked."""
 
     @cached_property
     def columns(self) -> RowColumns:

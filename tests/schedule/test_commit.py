@@ -308,8 +308,11 @@ def test_blocks_are_findable_at_once_where_somebody_may_be_preempted(
     assert found == [num_found, 8]
 
 
+@pytest.mark.parametrize("is_overlapped", [True, False])
 @pytest.mark.parametrize("seed", range(6))
-def test_rows_with_a_token_each_come_to_the_same_told_either_way(make_bench: MakeBench, seed: int) -> None:
+def test_rows_with_a_token_each_come_to_the_same_told_either_way(
+    make_bench: MakeBench, seed: int, is_overlapped: bool
+) -> None:
     def run(*, is_lazy: bool) -> tuple[list[object], Any]:
         dice = random.Random(seed)
         witness = Witness()
@@ -323,7 +326,7 @@ def test_rows_with_a_token_each_come_to_the_same_told_either_way(make_bench: Mak
             plan = ahead or bench.scheduler.plan()
             if plan is None:
                 continue
-            ahead = bench.scheduler.plan_ahead(plan)
+            ahead = bench.scheduler.plan_ahead(plan) if is_overlapped else None
             seen.append(list(plan.rows))
             if dice.random() < 0.1:
                 seen.append(bench.scheduler.abort(dice.choice(plan.rows).request_id))

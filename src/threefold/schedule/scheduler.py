@@ -134,10 +134,13 @@ class Scheduler:
         plans: list[RowPlan] = []
         new_rows: list[NewRow] = []
         limits = self._open_step()
-        budget, num_prompt_tokens, has_drafts = self._plan_running(plans, limits.num_prompt_tokens)
+        edges: list[int] = []
+        budget, num_prompt_tokens, has_drafts = self._plan_running(plans, edges, limits.num_prompt_tokens)
+        num_running = len(plans)
         budget = self._plan_waiting(plans, new_rows, budget, num_prompt_tokens)
         if not plans:
             return None
+        edges += range(num_running, len(plans))
         columns = RowColumns.of(plans)
         num_spare = self._cache.num_blocks if self._admission.is_short_of_blocks else len(self._running)
         if has_drafts and self._slo is not None:
@@ -150,7 +153,8 @@ class Scheduler:
             columns = self._drafts.ask(columns, self._running.by_id)
         rows = ColumnRows(columns)
         lent = self._lending.lend(rows, num_spare)
-        return StepPlan(rows, new_rows, self._running.take_dropped(), self._cache.loans.take_recalled(), lent)
+        dropped, recalled = self._running.take_dropped(), self._cache.loans.take_recalled()
+        return StepPlan(rows, new_rows, dropped, recalled, lent, edges=None if has_drafts else edges)
 
     def plan_ahead(self, in_flight: StepPlan) -> StepPlan | None:
         """Decide the step behind one that runs; None when its result is needed first, or nothing is left to do."""
@@ -262,8 +266,8 @@ class Scheduler:
         self._admission.max_rows = limits.max_rows
         return limits
 
-    def _plan_running(self, plans: list[RowPlan], num_prompt_tokens: int) -> tuple[int, int, bool]:
-        """Plan the running rows' known tokens; the hot loop.
+    def _plan_running(self, plans: list[RowPlan], edges: list[int], num_prompt_tokens: int) -> tuple[int, int, bool]:
+        """Plan the running rows' known tokens, and note the places of those that begin or end; the hot loop.
 
         Returns:
             The tokens left of the budget and of the prompts', and whether rows that want a token have drafts at hand.
@@ -295,6 +299,8 @@ class Scheduler:
             wants_token = end == num_known
             if wants_token and row.survival:
                 has_drafts = True
+            if num_known + 1 >= request.max_total_tokens or num_computed < request.num_prompt_tokens or num_new > 1:
+                edges.append(len(plans))
             plans.append(new(RowPlan, (request.request_id, num_computed, num_new, 0, new_blocks, wants_token, 0)))
         return budget, num_prompt_tokens, has_drafts
 
