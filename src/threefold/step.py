@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import NamedTuple, Protocol, overload
+from typing import NamedTuple, Protocol, TypeVar, overload
 
 from threefold.request import FinishReason, SamplingParams
 
@@ -81,7 +81,19 @@ class RowColumns(NamedTuple):
         return RowColumns._make([*column, *behind] for column, behind in zip(self, more, strict=True))
 
 
-class ColumnRows(Sequence[RowPlan]):
+_Row = TypeVar("_Row")
+
+
+class LazyRows(Sequence[_Row]):
+    """Rows kept in another form, each put together when somebody asks for it; equal to any that are the same."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as of any list
+
+
+class ColumnRows(LazyRows[RowPlan]):
     """Rows' plans that were made column by column, each put together when somebody asks for it.
 
     Attributes:
@@ -105,12 +117,6 @@ class ColumnRows(Sequence[RowPlan]):
         if isinstance(place, slice):
             return list(map(_NEW_ROW_PLAN, zip(*[column[place] for column in self.columns], strict=True)))
         return RowPlan._make([column[place] for column in self.columns])
-
-    def __eq__(self, other: object) -> bool:
-        """Equal to any rows that are the same one by one."""
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)  # without slots: a plan keeps its columns
@@ -142,6 +148,21 @@ class StepPlan:
     def num_tokens(self) -> int:
         """Tokens fed in this step, drafts included."""
         return sum(self.columns.num_new)
+
+    @property
+    def num_drafts(self) -> int:
+        """Of them, drafts."""
+        return sum(self.columns.max_draft)
+
+    @property
+    def num_asked(self) -> int:
+        """Drafts that are asked for behind the step, at most."""
+        return sum(self.columns.next_draft)
+
+    @property
+    def feeds_prompts(self) -> bool:
+        """Whether some row is fed more than a token and its drafts."""
+        return self.num_tokens - self.num_drafts > len(self.rows)
 
 
 class TokenLogprobs(NamedTuple):
@@ -175,7 +196,7 @@ class RowResult(NamedTuple):
     """Set when this row alone failed; its request ends with FinishReason.ERROR."""
 
 
-class TokenRows(Sequence[RowResult]):
+class TokenRows(LazyRows[RowResult]):
     """Rows that each have tokens and nothing else to say, as nearly all rows of nearly all steps.
 
     Attributes:
@@ -197,12 +218,6 @@ class TokenRows(Sequence[RowResult]):
     def __getitem__(self, place: slice) -> list[RowResult]: ...
     def __getitem__(self, place: int | slice) -> RowResult | list[RowResult]:
         return list(self)[place] if isinstance(place, slice) else RowResult(self.token_ids[place])
-
-    def __eq__(self, other: object) -> bool:
-        """Equal to any rows that are the same one by one."""
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from threefold.bench.passing import PassingExecutor
 from threefold.step import Executor, StepPlan, StepResult
 
 
@@ -42,7 +43,7 @@ class KindFigures:
         self.idle_ms += result.idle_ms
 
 
-class KindsOfSteps:
+class KindsOfSteps(PassingExecutor):
     """Runs plans on another executor and adds up what went by.
 
     Attributes:
@@ -50,36 +51,27 @@ class KindsOfSteps:
     """
 
     def __init__(self, executor: Executor, clock: Callable[[], float] = time.perf_counter) -> None:
+        super().__init__(executor)
         self.by_kind: dict[str, KindFigures] = {}
-        self._executor = executor
         self._clock = clock
         self._launched: deque[StepPlan] = deque()
         self._ended_s: float | None = None
-
-    def run(self, plan: StepPlan) -> StepResult:
-        """Launch and collect."""
-        self.launch(plan)
-        return self.collect()
 
     def launch(self, plan: StepPlan) -> None:
         """Begin a step."""
         if self._ended_s is None:
             self._ended_s = self._clock()
-        self._executor.launch(plan)
+        super().launch(plan)
         self._launched.append(plan)
 
     def collect(self) -> StepResult:
         """The oldest step's result, noted."""
-        result = self._executor.collect()
+        result = super().collect()
         before_s, self._ended_s = self._ended_s, self._clock()
         assert before_s is not None, "what is collected was launched"
         figures = self.by_kind.setdefault(kind_of(self._launched.popleft()), KindFigures())
         figures.add(1e3 * (self._ended_s - before_s), result)
         return result
-
-    def close(self) -> None:
-        """Close the other one."""
-        self._executor.close()
 
     def plain(self) -> dict[str, Any]:
         """As plain data."""
@@ -88,11 +80,5 @@ class KindsOfSteps:
 
 def kind_of(plan: StepPlan) -> str:
     """What a step does."""
-    columns = plan.columns
-    num_drafts = sum(columns.max_draft)
-    kinds = {
-        "prompts": plan.num_tokens - num_drafts > len(plan.rows),
-        "asks": any(columns.next_draft),
-        "verifies": num_drafts > 0,
-    }
+    kinds = {"prompts": plan.feeds_prompts, "asks": plan.num_asked > 0, "verifies": plan.num_drafts > 0}
     return "+".join(kind for kind, holds in kinds.items() if holds) or "plain"

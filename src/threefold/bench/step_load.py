@@ -18,6 +18,7 @@ import numpy as np
 
 from threefold.bench.load_options import LoadOptions
 from threefold.bench.offline import OfflineLoad, let_stand
+from threefold.bench.passing import PassingExecutor
 from threefold.bench.report import WIDTH
 from threefold.bench.step_load_options import StepLoadOptions
 from threefold.bench.workload import Workload, load_workload
@@ -57,7 +58,7 @@ class StepRecord:
     """Time of the step."""
 
 
-class RecordingExecutor:
+class RecordingExecutor(PassingExecutor):
     """Runs plans on another executor and notes what went by.
 
     Attributes:
@@ -66,44 +67,34 @@ class RecordingExecutor:
     """
 
     def __init__(self, executor: Executor) -> None:
+        super().__init__(executor)
         self.users = 0
         self.records: list[StepRecord] = []
-        self._executor = executor
         self._launched: deque[tuple[StepPlan, float]] = deque()
-
-    def run(self, plan: StepPlan) -> StepResult:
-        """Launch and collect."""
-        self.launch(plan)
-        return self.collect()
 
     def launch(self, plan: StepPlan) -> None:
         """Begin a step."""
         began_s = time.perf_counter()
-        self._executor.launch(plan)
+        super().launch(plan)
         self._launched.append((plan, began_s))
 
     def collect(self) -> StepResult:
         """The oldest step's result, noted."""
-        result = self._executor.collect()
+        result = super().collect()
         plan, began_s = self._launched.popleft()
-        columns = plan.columns
         self.records.append(
             StepRecord(
                 users=self.users,
                 rows=len(plan.rows),
-                committing=sum(columns.wants_token),
+                committing=sum(plan.columns.wants_token),
                 tokens=plan.num_tokens,
-                admitted=sum(columns.max_draft),
-                asked=sum(columns.next_draft),
+                admitted=plan.num_drafts,
+                asked=plan.num_asked,
                 committed=sum(len(row.token_ids) for row in result.rows),
                 ms=1e3 * (time.perf_counter() - began_s),
             )
         )
         return result
-
-    def close(self) -> None:
-        """Close the other one."""
-        self._executor.close()
 
 
 def bench_step_load(asked: StepLoadOptions, config: EngineConfig) -> dict[str, Any]:

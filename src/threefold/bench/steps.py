@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from threefold.bench.offline import let_stand
+from threefold.bench.passing import PassingExecutor
 from threefold.bench.report import WIDTH
 from threefold.bench.step_parts import BETWEEN, parts_of
 from threefold.bench.steps_options import StepsOptions
@@ -25,7 +26,7 @@ from threefold.engine.core import EngineCore
 from threefold.engine.outputs import EngineInfo
 from threefold.errors import ConfigError
 from threefold.request import Request, SamplingParams
-from threefold.step import Executor, StepPlan, StepResult
+from threefold.step import Executor, StepResult
 
 SPARE_TOKENS = 64
 """Room for drafts that pass, so that no request ends before the last step."""
@@ -55,7 +56,7 @@ class StepLine:
     """The device's rest before that; 0 where it is not known."""
 
 
-class DeviceTimes:
+class DeviceTimes(PassingExecutor):
     """Passes plans on to an executor and keeps the device's times of the last result.
 
     Attributes:
@@ -65,29 +66,16 @@ class DeviceTimes:
     """
 
     def __init__(self, executor: Executor) -> None:
+        super().__init__(executor)
         self.forward_ms = 0.0
         self.draft_ms = 0.0
         self.idle_ms = 0.0
-        self._executor = executor
-
-    def launch(self, plan: StepPlan) -> None:
-        """Begin a step."""
-        self._executor.launch(plan)
 
     def collect(self) -> StepResult:
         """The oldest step's result, its times noted."""
-        result = self._executor.collect()
+        result = super().collect()
         self.forward_ms, self.draft_ms, self.idle_ms = result.forward_ms, result.draft_ms, result.idle_ms
         return result
-
-    def run(self, plan: StepPlan) -> StepResult:
-        """Launch and collect."""
-        self.launch(plan)
-        return self.collect()
-
-    def close(self) -> None:
-        """Close the other one."""
-        self._executor.close()
 
 
 def bench_steps(asked: StepsOptions, config: EngineConfig) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from threefold.engine.price import DraftPrice
 from threefold.errors import ContextLengthError, InvalidRequestError, StepMemoryError
 from threefold.metrics import EngineStats
-from threefold.request import Request
+from threefold.request import Request, check_prompt_ids
 from threefold.schedule.commit import Settled
 from threefold.schedule.scheduler import Scheduler
 from threefold.step import Executor, StepPlan, TokenDelta
@@ -109,11 +109,7 @@ class EngineCore:
         prompt = request.token_ids
         if not prompt:
             raise InvalidRequestError("the prompt has no tokens; at least one is needed", param="prompt")
-        if min(prompt) < 0 or max(prompt) >= self._vocab_size:
-            wrong = next(token_id for token_id in prompt if not 0 <= token_id < self._vocab_size)
-            raise InvalidRequestError(
-                f"token id {wrong} is outside the vocabulary of {self._vocab_size}", param="prompt"
-            )
+        check_prompt_ids(prompt, self._vocab_size)
         request.params.check_vocabulary(self._vocab_size)
         if len(prompt) >= request.max_total_tokens:
             raise ContextLengthError(

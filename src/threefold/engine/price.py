@@ -32,10 +32,9 @@ class _Kind(NamedTuple):
 
     @classmethod
     def of(cls, plan: StepPlan) -> _Kind:
-        rows = plan.columns
-        is_asking, num_drafts = any(rows.next_draft), sum(rows.max_draft)
-        has_prompts = bool(plan.new_rows) or plan.num_tokens - num_drafts > len(plan.rows)
-        return cls(is_asking, is_asking or num_drafts > 0, max(len(plan.new_rows), 1) if has_prompts else 0)
+        is_asking = plan.num_asked > 0
+        num_set_up = max(len(plan.new_rows), int(plan.feeds_prompts))
+        return cls(is_asking, is_asking or plan.num_drafts > 0, num_set_up)
 
 
 class DraftPrice:

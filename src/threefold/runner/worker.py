@@ -166,7 +166,7 @@ class Worker:
         rows.use_drafts(wanted.rows, wanted.num_drafts)
         ahead = self._go_ahead(plan, inputs, chosen)
         asked = {}
-        if self._drafting.has_drafters and any(plan.columns.next_draft):
+        if self._drafting.has_drafters and plan.num_asked:
             ids, _, _, _, _, wants_token, next_draft = plan.columns
             asked = {key: num for key, num, wants in zip(ids, next_draft, wants_token, strict=True) if num and wants}
         num_drops = rows.num_drops[wanted.rows]
@@ -174,7 +174,7 @@ class Worker:
 
     def _go_ahead(self, plan: StepPlan, inputs: StepInputs, chosen: Chosen | None) -> Collection[int]:
         """Draft behind the step, if anybody asks. Returns for whom."""
-        if self._ahead is None or chosen is None or not any(plan.columns.next_draft):
+        if self._ahead is None or chosen is None or not plan.num_asked:
             return ()
         decreed = self._sampler.decreed(inputs.wanted)
         request_ids = self._ahead.launch(plan, inputs, decreed, chosen.likely.tokens)
@@ -257,7 +257,7 @@ class Worker:
         rows = flight.plan.rows
         if not self._in_flight or len(rows) > MAX_GLIMPSED_ROWS or not sight.has_time(len(rows)):
             return {}
-        if any(flight.plan.columns.next_draft):
+        if flight.plan.num_asked:
             return {}
         request_ids = [
             rows[place].request_id

@@ -51,8 +51,7 @@ class AheadPlanner:
         """
         if self._running.num_bound:
             return False
-        columns = in_flight.columns
-        if any(columns.max_draft) or any(columns.next_draft):
+        if in_flight.num_drafts or in_flight.num_asked:
             return False
         num_free = self._cache.num_free_blocks
         return num_free >= len(in_flight.rows) or num_free >= self._num_growing(in_flight)

@@ -41,7 +41,7 @@ class Settled:
         if self.steady is not None:
             return self.steady.num_tokens
         num = len(self.going_on)
-        if any(self.plan.columns.max_draft):
+        if self.plan.num_drafts:
             num = sum([len(entry[2]) for entry in self.going_on])
         if len(self.deltas) > len(self.going_on):
             num += sum([len(delta.token_ids) for delta in self.deltas if delta is not None])

@@ -7,15 +7,12 @@ refuse the same requests with the same words.
 from __future__ import annotations
 
 import random
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import numpy as np
-
 from threefold.errors import ContextLengthError, InvalidRequestError
-from threefold.request import SamplingParams
+from threefold.request import SamplingParams, check_prompt_ids
 
 MAX_CACHE_SALT_CHARS = 256
 
@@ -107,19 +104,7 @@ def _check_prompt(prompt_token_ids: Sequence[int], limits: ModelLimits) -> None:
             "of which at least one is for the answer",
             param="prompt",
         )
-    if not _are_below(prompt_token_ids, limits.vocab_size):
-        wrong = next(i for i in prompt_token_ids if not 0 <= i < limits.vocab_size)
-        raise InvalidRequestError(f"token id {wrong} is outside the vocabulary of {limits.vocab_size}", param="prompt")
-
-
-def _are_below(token_ids: Sequence[int], vocab_size: int) -> bool:
-    """Whether all token ids are from 0 to vocab_size - 1."""
-    try:
-        packed = struct.pack(f"{len(token_ids)}q", *token_ids)
-    except struct.error:  # not all are whole numbers of 64 bits
-        return min(token_ids) >= 0 and max(token_ids) < vocab_size
-    # A quarter of the time of min and max; read as unsigned, what is negative is beyond every vocabulary.
-    return bool(np.frombuffer(packed, dtype=np.uint64).max() < vocab_size)
+    check_prompt_ids(prompt_token_ids, limits.vocab_size)
 
 
 def _max_total_tokens(num_prompt_tokens: int, params: SamplingParams, limits: ModelLimits) -> int:
